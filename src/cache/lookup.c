@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From names to nodes: what is under construction first, then the metadata, checked against changes in between. */
+#include "base/clock.h"
+#include "cache/node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+struct found {
+	struct dentry_row dentry;
+	struct object_row row;
+	int r; /* 0 or -ENOENT */
+};
+
+static int read_rows(struct cache *c, uint64_t parent, uint64_t hash, struct name name, struct found *ret)
+{
+	struct meta_db *db;
+	int r = meta_read_begin(c->meta, &db);
+
+	if (r < 0)
+		return r;
+	r = meta_dentry_get(db, parent, hash, name, &ret->dentry);
+	if (r == 0)
+		r = meta_object_get(db, ret->dentry.object, &ret->row);
+	meta_read_end(c->meta, db);
+	ret->r = r;
+	return r == -ENOENT ? 0 : r;
+}
+
+/* What is under construction under the name, as far as the caller may see it. Returns 1 when that answers the lookup. */
+static int lookup_pending(struct cache *c, struct caller who, struct pending *p, bool wait, struct cache_entry *ret,
+			  uint64_t *ret_deadline_ns) REQUIRES(c->lock)
+{
+	struct node *own = pending_own(p, who.tid);
+	uint64_t now = clock_mono_ns();
+
+	if (own) {
+		node_entry(c, own, 0, ret);
+		return 1;
+	}
+	for (struct list *at = p->versions.next; wait && at != &p->versions; at = at->next) {
+		struct node *v = list_entry(at, struct node, pending_link);
+
+		if (v->closing_until_ns > now) {
+			*ret_deadline_ns = v->closing_until_ns;
+			c->stats.lookup_waits++;
+			return -EINPROGRESS;
+		}
+	}
+	return 0;
+}
+
+static uint64_t id_of(const struct object_row *row)
+{
+	return S_ISREG(row->mode) ? row->gen : row->id;
+}
+
+static struct node *node_of_row(struct cache *c, const struct object_row *row) REQUIRES(c->lock)
+{
+	struct node *n = node_find(c, id_of(row));
+
+	if (!n) {
+		n = node_new(c, id_of(row), row);
+		if (n)
+			n->counted = true;
+	}
+	return n;
+}
+
+static int answer(struct cache *c, struct caller who, const struct found *f, bool pending, struct cache_entry *ret)
+	REQUIRES(c->lock)
+{
+	if (f->r == -ENOENT) {
+		c->stats.lookup_misses++;
+		bool again = note_access(c, who, RUN_LOOKUP, NULL, name_key(f->dentry.parent, f->dentry.hash));
+
+		*ret = (struct cache_entry){ .ttl_ns = pending || again ? 0 : c->cfg.negative_timeout_ns };
+		return 0;
+	}
+	struct node *n = node_of_row(c, &f->row);
+
+	if (!n)
+		return -ENOMEM;
+	(void)note_access(c, who, RUN_LOOKUP, n, name_key(f->dentry.parent, f->dentry.hash));
+	node_entry(c, n, pending ? 0 : c->cfg.entry_timeout_ns, ret);
+	return 0;
+}
+
+/* The caller opened an older node of this object for writing and was sent round: the version that it shall write. */
+static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, struct name name, const struct object_row *old,
+			 struct cache_entry *ret)
+{
+	struct version_of of = { .parent = parent, .name = name, .old = old };
+	struct node *v = NULL;
+	int r = 0;
+
+	mutex_lock(&c->lock);
+	struct retry *again = retry_find(c, who.tid);
+	struct pending *p = pending_find(c, parent, name_hash(c->seed, name), name);
+
+	of.truncated = again && (again->flags & O_TRUNC);
+	if (again && again->answer)
+		v = node_find(c, again->answer);
+	if (!v && p && !of.truncated)
+		v = pending_shared(p);
+	if (v)
+		v->refs++;
+	mutex_unlock(&c->lock);
+	if (!v)
+		r = version_new(c, who, &of, &v);
+	if (r < 0)
+		return r;
+	mutex_lock(&c->lock);
+	again = retry_find(c, who.tid);
+	if (again)
+		again->answer = node_id(v);
+	node_entry(c, v, 0, ret);
+	mutex_unlock(&c->lock);
+	node_put(c, v);
+	return 0;
+}
+
+static bool wants_version(struct cache *c, struct caller who, uint64_t object) REQUIRES(c->lock)
+{
+	struct retry *again = retry_find(c, who.tid);
+
+	return again && again->write && again->object == object;
+}
+
+int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait, struct cache_entry *ret,
+		 uint64_t *ret_deadline_ns)
+{
+	uint64_t hash = name_hash(c->seed, name);
+	int r = name_check(name);
+
+	while (r == 0) {
+		struct found f = { 0 };
+
+		mutex_lock(&c->lock);
+		uint64_t seq = seq_of(c, parent, hash);
+		struct pending *p = pending_find(c, parent, hash, name);
+		bool begin = p && wants_version(c, who, p->object);
+
+		c->stats.lookups++;
+		r = p && !begin ? lookup_pending(c, who, p, wait, ret, ret_deadline_ns) : 0;
+		mutex_unlock(&c->lock);
+		if (r != 0)
+			break;
+		r = read_rows(c, parent, hash, name, &f);
+		f.dentry.parent = parent;
+		f.dentry.hash = hash;
+		if (r < 0)
+			break;
+		mutex_lock(&c->lock);
+		bool same = seq == seq_of(c, parent, hash);
+
+		begin = begin || (f.r == 0 && wants_version(c, who, f.row.id));
+		if (same && !begin) {
+			r = answer(c, who, &f, pending_find(c, parent, hash, name) != NULL, ret);
+			mutex_unlock(&c->lock);
+			return r;
+		}
+		mutex_unlock(&c->lock);
+		if (same)
+			return lookup_writer(c, who, parent, name, f.r == 0 ? &f.row : NULL, ret);
+	}
+	return r > 0 ? 0 : r;
+}
+
+void cache_forget(struct cache *c, uint64_t node, uint64_t nr)
+{
+	if (node == CACHE_ROOT)
+		return;
+	mutex_lock(&c->lock);
+	struct node *n = node_find(c, node);
+
+	if (n) {
+		n->nlookup = n->nlookup > nr ? n->nlookup - nr : 0;
+		node_settle(c, n);
+	}
+	mutex_unlock(&c->lock);
+}
+
+struct readdir_of {
+	bool (*fn)(void *arg, struct name name, uint64_t ino, mode_t type, uint64_t cookie);
+	void *arg;
+};
+
+static bool readdir_row(void *arg, const struct dentry_row *row, struct name name)
+{
+	const struct readdir_of *o = arg;
+
+	return o->fn(o->arg, name, row->object, row->mode & S_IFMT, row->hash);
+}
+
+int cache_readdir(struct cache *c, uint64_t node, uint64_t cookie,
+		  bool (*fn)(void *arg, struct name name, uint64_t ino, mode_t type, uint64_t cookie), void *arg)
+{
+	struct readdir_of o = { fn, arg };
+	struct meta_db *db;
+	int r = meta_read_begin(c->meta, &db);
+
+	if (r < 0)
+		return r;
+	r = meta_dentry_scan(db, node, cookie, readdir_row, &o);
+	meta_read_end(c->meta, db);
+	return r;
+}
+
+uint64_t cache_parent(struct cache *c, uint64_t node)
+{
+	mutex_lock(&c->lock);
+	struct node *n = node_find(c, node);
+	uint64_t parent = n && n->row.parent ? n->row.parent : CACHE_ROOT;
+
+	mutex_unlock(&c->lock);
+	return parent;
+}
+
+int cache_readlink(struct cache *c, uint64_t node, char *buf, size_t cap)
+{
+	struct meta_db *db;
+	size_t len = 0;
+	int r = meta_read_begin(c->meta, &db);
+
+	if (r < 0)
+		return r;
+	r = meta_target_get(db, node, buf, cap - 1, &len);
+	meta_read_end(c->meta, db);
+	if (r == 0)
+		buf[len] = '\0';
+	return r;
+}

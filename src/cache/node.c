@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/node.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+uint64_t name_key(uint64_t parent, uint64_t hash)
+{
+	return hash ^ (parent * UINT64_C(0x9E3779B97F4A7C15));
+}
+
+struct name pending_name(const struct pending *p)
+{
+	return (struct name){ p->name, p->len };
+}
+
+uint64_t node_id(const struct node *n)
+{
+	return n->by_id.key;
+}
+
+struct node *node_find(struct cache *c, uint64_t id)
+{
+	struct map_node *m = map_find(&c->nodes, id);
+
+	return m ? map_entry(m, struct node, by_id) : NULL;
+}
+
+struct node *node_new(struct cache *c, uint64_t id, const struct object_row *row)
+{
+	struct node *n = calloc(1, sizeof *n);
+
+	if (!n)
+		return NULL;
+	n->row = *row;
+	n->fd = -1;
+	n->state = NODE_COMPLETE;
+	list_init(&n->pending_link);
+	map_add(&c->nodes, &n->by_id, id);
+	return n;
+}
+
+static void close_file(struct node *n)
+{
+	if (n->fd >= 0)
+		(void)close(n->fd);
+	n->fd = -1;
+}
+
+static void base_drop(struct cache *c, struct node *n)
+{
+	if (n->base_object)
+		policy_busy(c->policy, n->base_object, -1);
+	n->base_object = 0;
+	n->base_gen = 0;
+}
+
+void node_settle(struct cache *c, struct node *n)
+{
+	bool file = S_ISREG(n->row.mode);
+	bool idle = n->nr_open == 0 && n->refs == 0;
+
+	if (idle)
+		close_file(n);
+	/* An unlinked file's bytes go with its last close; those of an overwritten version stay readable until the kernel
+	 * forgets the node, because an open of it may be on its way. */
+	if (file && idle && n->state == NODE_ORPHAN && n->row.has_memory && (n->row.nlink == 0 || n->nlookup == 0)) {
+		memory_remove(c->memory, node_id(n));
+		n->row.has_memory = false;
+	}
+	if (n->nlookup > 0 || n->refs > 0 || !list_empty(&n->pending_link))
+		return;
+	base_drop(c, n);
+	map_del(&c->nodes, &n->by_id);
+	free(n);
+}
+
+struct node *node_get(struct cache *c, uint64_t id)
+{
+	mutex_lock(&c->lock);
+	struct node *n = node_find(c, id);
+
+	if (n)
+		n->refs++;
+	mutex_unlock(&c->lock);
+	return n;
+}
+
+void node_put(struct cache *c, struct node *n)
+{
+	mutex_lock(&c->lock);
+	n->refs--;
+	node_settle(c, n);
+	mutex_unlock(&c->lock);
+}
+
+void node_orphan(struct cache *c, struct node *n)
+{
+	n->state = NODE_ORPHAN;
+	base_drop(c, n);
+}
+
+static void attr_of_file(struct cache *c, struct node *n, struct stat *st)
+{
+	struct stat file;
+	uint64_t gen = n->base_gen ? n->base_gen : node_id(n);
+
+	if (n->fd >= 0 ? fstat(n->fd, &file) < 0 : memory_stat(c->memory, gen, &file) < 0)
+		return;
+	st->st_size = file.st_size;
+	st->st_blocks = file.st_blocks;
+	if (n->base_gen) /* the bytes of the version before; its times are in the row */
+		return;
+	int64_t mtime = timespec_ns(file.st_mtim);
+	int64_t atime = timespec_ns(file.st_atim);
+
+	/* Written since the row was: as on any filesystem, that changed ctime too. */
+	if (mtime != n->row.mtime_ns && mtime > n->row.ctime_ns)
+		st->st_ctim = file.st_mtim;
+	st->st_mtim = file.st_mtim;
+	if (atime > n->row.atime_ns)
+		st->st_atim = file.st_atim;
+}
+
+void node_attr(struct cache *c, struct node *n, struct cache_attr *ret)
+{
+	const struct object_row *r = &n->row;
+
+	*ret = (struct cache_attr){
+		.st = {
+			.st_ino = r->id,
+			.st_mode = r->mode,
+			.st_nlink = r->nlink,
+			.st_uid = r->uid,
+			.st_gid = r->gid,
+			.st_size = (off_t)r->size_bytes,
+			.st_blocks = (blkcnt_t)((r->memory_bytes + 511) / 512),
+			.st_blksize = 4096,
+			.st_atim = ns_timespec(r->atime_ns),
+			.st_mtim = ns_timespec(r->mtime_ns),
+			.st_ctim = ns_timespec(r->ctime_ns),
+		},
+		.btime = ns_timespec(r->btime_ns),
+		.ttl_ns = n->state == NODE_COMPLETE && n->nr_pending == 0 ? c->cfg.entry_timeout_ns : 0,
+	};
+	if (S_ISREG(r->mode))
+		attr_of_file(c, n, &ret->st);
+}
+
+void node_entry(struct cache *c, struct node *n, uint64_t ttl_ns, struct cache_entry *ret)
+{
+	n->nlookup++;
+	ret->node = node_id(n);
+	ret->ttl_ns = ttl_ns;
+	node_attr(c, n, &ret->attr);
+}
+
+static size_t seq_slot(uint64_t parent, uint64_t hash)
+{
+	return (size_t)(name_key(parent, hash) >> 7) % NR_NAME_SEQ;
+}
+
+void seq_bump(struct cache *c, uint64_t parent, uint64_t hash)
+{
+	c->name_seq[seq_slot(parent, hash)]++;
+}
+
+uint64_t seq_of(const struct cache *c, uint64_t parent, uint64_t hash)
+{
+	return c->name_seq[seq_slot(parent, hash)];
+}
+
+struct pending *pending_find(struct cache *c, uint64_t parent, uint64_t hash, struct name name)
+{
+	for (struct map_node *m = map_find(&c->pendings, name_key(parent, hash)); m; m = map_next(m)) {
+		struct pending *p = map_entry(m, struct pending, by_name);
+
+		if (p->parent == parent && p->len == name.len && memcmp(p->name, name.s, name.len) == 0)
+			return p;
+	}
+	return NULL;
+}
+
+int pending_join(struct cache *c, struct node *v, uint64_t parent, uint64_t hash, struct name name)
+{
+	struct pending *p = pending_find(c, parent, hash, name);
+	struct node *dir = node_find(c, parent);
+
+	if (!p) {
+		p = calloc(1, sizeof *p + name.len + 1);
+		if (!p)
+			return -ENOMEM;
+		p->parent = parent;
+		p->hash = hash;
+		p->object = v->row.id;
+		p->len = name.len;
+		memcpy(p->name, name.s, name.len);
+		list_init(&p->versions);
+		map_add(&c->pendings, &p->by_name, name_key(parent, hash));
+		if (dir)
+			dir->nr_pending++;
+	}
+	v->pending = p;
+	list_add_tail(&p->versions, &v->pending_link);
+	return 0;
+}
+
+void pending_leave(struct cache *c, struct node *v)
+{
+	struct pending *p = v->pending;
+
+	if (!p)
+		return;
+	v->pending = NULL;
+	list_del(&v->pending_link);
+	seq_bump(c, p->parent, p->hash);
+	if (c->hooks.settled)
+		c->hooks.settled(c->hooks.arg, p->parent, pending_name(p));
+	if (!list_empty(&p->versions))
+		return;
+	struct node *dir = node_find(c, p->parent);
+
+	if (dir)
+		dir->nr_pending--;
+	map_del(&c->pendings, &p->by_name);
+	free(p);
+}
+
+/* The thread group of @tid: "Tgid:" of /proc/<pid>/status (proc_pid_status(5)); -1 when it is gone. */
+static pid_t tgid_of(pid_t tid)
+{
+	char path[40];
+	char buf[512];
+	pid_t tgid = -1;
+
+	(void)snprintf(path, sizeof path, "/proc/%d/status", tid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
+
+	if (fd >= 0)
+		(void)close(fd);
+	if (n <= 0)
+		return -1;
+	buf[n] = '\0';
+	const char *at = strstr(buf, "\nTgid:\t");
+
+	if (at)
+		tgid = (pid_t)strtol(at + 7, NULL, 10);
+	return tgid;
+}
+
+static bool same_process(pid_t a, pid_t b)
+{
+	if (a == 0 || b == 0)
+		return false;
+	/* tgkill with signal 0 tells cheaply whether a thread is in the group that a main thread leads. */
+	if (a == b || syscall(SYS_tgkill, a, b, 0) == 0 || syscall(SYS_tgkill, b, a, 0) == 0)
+		return true;
+	pid_t g = tgid_of(a);
+
+	return g > 0 && g != a && syscall(SYS_tgkill, g, b, 0) == 0;
+}
+
+static bool writes(const struct node *v, pid_t tid)
+{
+	for (int i = 0; i < NR_WRITERS; i++) {
+		if (v->writers[i] && same_process(v->writers[i], tid))
+			return true;
+	}
+	return false;
+}
+
+void writer_add(struct node *v, pid_t tid)
+{
+	for (int i = 0; i < NR_WRITERS; i++) {
+		if (v->writers[i] == tid)
+			return;
+		if (v->writers[i] == 0) {
+			v->writers[i] = tid;
+			return;
+		}
+	}
+	v->writers[NR_WRITERS - 1] = tid;
+}
+
+struct node *pending_own(struct pending *p, pid_t tid)
+{
+	for (struct list *at = p->versions.prev; at != &p->versions; at = at->prev) {
+		struct node *v = list_entry(at, struct node, pending_link);
+
+		if (writes(v, tid))
+			return v;
+	}
+	return NULL;
+}
+
+struct node *pending_shared(struct pending *p)
+{
+	for (struct list *at = p->versions.prev; at != &p->versions; at = at->prev) {
+		struct node *v = list_entry(at, struct node, pending_link);
+
+		if (v->nr_write > 0)
+			return v;
+	}
+	return NULL;
+}
+
+struct node *pending_newest(struct pending *p)
+{
+	return list_entry(p->versions.prev, struct node, pending_link);
+}
+
+/* PF_SIGNALED (include/linux/sched.h) in field "flags" of /proc/<pid>/stat, the ninth: the seventh behind the name's ')'. */
+bool caller_killed(pid_t tid)
+{
+	enum { PF_SIGNALED_BIT = 0x400 };
+	char path[32];
+	char buf[512];
+
+	if (tid == 0)
+		return false;
+	(void)snprintf(path, sizeof path, "/proc/%d/stat", tid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
+
+	if (fd >= 0)
+		(void)close(fd);
+	if (n <= 0)
+		return false;
+	buf[n] = '\0';
+	const char *at = strrchr(buf, ')');
+
+	for (int field = 0; at && field < 7; field++)
+		at = strchr(at + 1, ' ');
+	return at && (strtoul(at + 1, NULL, 10) & PF_SIGNALED_BIT);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* node.h - what the modules of cache/ share: nodes, names under construction, the cache's state. Not for front ends. */
+#ifndef CACHE_NODE_H
+#define CACHE_NODE_H
+
+#include "base/list.h"
+#include "base/map.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "cache/cache.h"
+#include "cache/flock.h"
+#include "cache/placement.h"
+#include "cache/policy.h"
+#include "cache/run.h"
+#include "meta/meta.h"
+#include "tier/memory.h"
+
+#include <stdatomic.h>
+
+/* object_row.flags */
+enum {
+	OBJECT_IN_PLACE = 1, /* created in a publish=open directory: writes change it where it is */
+	OBJECT_KEEP = 2,     /* evict=off */
+};
+
+/* A version's life. A node of any other kind (directory, link …) is COMPLETE or ORPHAN.
+ *
+ *   create, open for writing        last close, rename, link
+ *   ───────────────────▶ PROCESSING ─────────────────────────▶ COMPLETE
+ *                            │ killed, unlinked, gave up            │ overwritten, unlinked, evicted
+ *                            └────────────▶ ORPHAN ◀────────────────┘
+ */
+enum node_state { NODE_PROCESSING, NODE_COMPLETE, NODE_ORPHAN };
+
+enum { NR_WRITERS = 4 };
+
+struct node {
+	struct map_node by_id; /* key: the node id: the generation of a file's version, the object id of all else */
+	struct object_row row;
+	uint64_t nlookup; /* references of the kernel */
+	uint32_t refs;	  /* handles and calls under way */
+	uint32_t nr_open;
+	uint32_t nr_write;
+	uint32_t nr_indirect; /* handles whose reads and writes come through the daemon */
+	enum node_state state;
+	struct placement placement; /* directories: in force for what is created in them, valid at placement_epoch */
+	uint64_t placement_epoch;
+	uint32_t nr_pending; /* directories: names under construction in it */
+
+	/* Files. */
+	int fd;		    /* backing file, while open (of base_gen until the version has bytes of its own); -1 */
+	uint64_t base_gen;  /* version whose bytes this one still shares, 0 when it has its own */
+	uint64_t base_object; /* keeps base_gen busy in the policy */
+	bool truncated;	    /* opened with O_TRUNC: without the bytes of the version before */
+	bool new_object;    /* the name was free when the version began */
+	bool written;	    /* a version that began as a copy was changed */
+	bool killed;	    /* a writer of it died by a signal */
+	bool unpublished;   /* publishing failed for want of disk space; holds a reference */
+	bool atime_dirty;
+	bool counted;	    /* its handles keep the object busy in the policy */
+	uint64_t closing_until_ns; /* a writer has flushed: lookups wait for its release until then */
+	struct place at;	   /* its place in a prompt */
+	struct pending *pending;   /* the name it will be published as */
+	struct list pending_link;
+	pid_t writers[NR_WRITERS]; /* threads that opened it for writing; 0: free */
+	bool sum_known;
+	uint64_t sum;
+	int64_t sum_mtime_ns;
+};
+
+/* A name under construction: one or more versions that wait for their last close. */
+struct pending {
+	struct map_node by_name; /* key: name_key() */
+	uint64_t parent;
+	uint64_t hash;
+	uint64_t object; /* the id of the object that all its versions are of */
+	struct list versions;
+	size_t len;
+	char name[];
+};
+
+/* A caller was told ESTALE and is looking the name up again for what it wanted. */
+struct retry {
+	struct map_node by_tid;
+	struct list link; /* oldest first */
+	uint64_t object;
+	uint64_t node;	 /* that was stale */
+	uint64_t answer; /* the node to answer with, once made; 0: not yet */
+	uint64_t deadline_ns;
+	int flags; /* of the open */
+	bool write;
+};
+
+struct handle {
+	struct node *node;
+	int flags;
+	bool write;
+	bool killed;
+	bool direct;	      /* see handle_direct() */
+	uint64_t lock_object; /* that it took part in flock(2) on; 0: none */
+	uint64_t lock_owner;
+};
+
+enum { NR_NAME_SEQ = 1024, NR_BYTES_LOCKS = 16 };
+
+struct cache {
+	struct cache_config cfg;
+	char *state_dir;
+	char *memory_dir;
+	char *huge;
+	struct cache_hooks hooks;
+	struct meta *meta;
+	struct memory_tier *memory;
+	uint64_t seed;
+
+	struct mutex lock;
+	/* under lock: */
+	struct map nodes;
+	struct map pendings;
+	struct map retries;
+	struct list retry_order;
+	struct policy *policy;
+	struct runs *runs;
+	struct flocks *flocks;
+	uint64_t name_seq[NR_NAME_SEQ]; /* bumped when a name, or an object found under it, changed */
+	uint64_t placement_epoch;
+	uint32_t nr_writers;	/* handles open for writing */
+	uint32_t nr_processing;
+	uint64_t nr_handles;
+	uint32_t nr_unpublished; /* versions whose publishing is to be tried again */
+	struct list atimes;	 /* struct atime_note of keeper.c */
+	struct cache_stats stats;
+	bool stop;
+	struct cond wake;
+	struct thread keeper;
+
+	/* One of these is held while a version gets its file; taken with nothing else held. */
+	struct mutex bytes_lock[NR_BYTES_LOCKS];
+};
+
+/* node.c */
+uint64_t name_key(uint64_t parent, uint64_t hash);
+struct name pending_name(const struct pending *p);
+struct node *node_find(struct cache *c, uint64_t id) REQUIRES(c->lock);
+/** node_new - a zeroed node in the table. NULL when memory is short. */
+struct node *node_new(struct cache *c, uint64_t id, const struct object_row *row) REQUIRES(c->lock);
+/** node_settle - free what nobody refers to: the bytes of an orphan, then the node. */
+void node_settle(struct cache *c, struct node *n) REQUIRES(c->lock);
+/** node_get - find and count a reference of the call; NULL: no such node. node_put gives it back. */
+struct node *node_get(struct cache *c, uint64_t id) EXCLUDES(c->lock);
+void node_put(struct cache *c, struct node *n) EXCLUDES(c->lock);
+uint64_t node_id(const struct node *n);
+/** node_orphan - the version has no name any more. @keep_bytes: readers may still open it until the kernel forgets it. */
+void node_orphan(struct cache *c, struct node *n) REQUIRES(c->lock);
+void node_attr(struct cache *c, struct node *n, struct cache_attr *ret) REQUIRES(c->lock);
+void node_entry(struct cache *c, struct node *n, uint64_t ttl_ns, struct cache_entry *ret) REQUIRES(c->lock);
+void seq_bump(struct cache *c, uint64_t parent, uint64_t hash) REQUIRES(c->lock);
+uint64_t seq_of(const struct cache *c, uint64_t parent, uint64_t hash);
+
+struct pending *pending_find(struct cache *c, uint64_t parent, uint64_t hash, struct name name) REQUIRES(c->lock);
+/** pending_join - make @v one of the versions of @name. Returns 0, -ENOMEM. */
+int pending_join(struct cache *c, struct node *v, uint64_t parent, uint64_t hash, struct name name) REQUIRES(c->lock);
+/** pending_leave - @v is no longer a version of its name; tells the hook. */
+void pending_leave(struct cache *c, struct node *v) REQUIRES(c->lock);
+/** pending_own - the newest version of @p that a thread of the caller's process writes, or NULL. */
+struct node *pending_own(struct pending *p, pid_t tid);
+/** pending_shared - a version that a writer without O_TRUNC may join, or NULL. */
+struct node *pending_shared(struct pending *p);
+struct node *pending_newest(struct pending *p);
+void writer_add(struct node *v, pid_t tid);
+bool caller_killed(pid_t tid);
+
+/* publish.c */
+/** publish - make @v, unless that has happened, the current version of @name in @parent (or, with @name.s NULL, of the name that
+ * it was begun under) and, with @from, remove the name @from that it was renamed from. */
+struct publish_at {
+	uint64_t parent;
+	struct name name;
+	const struct rename_at *from;
+	bool noreplace;
+};
+/* Returns 0, -EALREADY when it was published or given up before, -EEXIST, -EISDIR, -ENOENT (directory gone), -ENOSPC, -EIO. */
+int publish(struct cache *c, struct node *v, const struct publish_at *at) MUST_CHECK EXCLUDES(c->lock);
+/** version_give_up - the bytes of @v are dropped, its name stays as it was. */
+void version_give_up(struct cache *c, struct node *v) REQUIRES(c->lock);
+
+/* version.c */
+struct version_of {
+	uint64_t parent;
+	struct name name;	      /* .s NULL: none yet (O_TMPFILE) */
+	const struct object_row *old; /* the object that is overwritten, NULL: a new one */
+	mode_t mode;
+	bool truncated;
+};
+/** version_new - a PROCESSING version of a name; not yet with bytes, nor opened. Its reference (node_put) is the caller's. */
+int version_new(struct cache *c, struct caller who, const struct version_of *of, struct node **ret) MUST_CHECK EXCLUDES(c->lock);
+/** new_row - attributes of an object made now in directory @parent: owner, set-gid inheritance, times. */
+int new_row(struct cache *c, struct caller who, uint64_t parent, mode_t mode, struct object_row *ret) MUST_CHECK
+	EXCLUDES(c->lock);
+/** version_bytes - the version gets a file of its own (a copy of its base, when it has one). */
+int version_bytes(struct cache *c, struct node *v) MUST_CHECK EXCLUDES(c->lock);
+int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret) MUST_CHECK EXCLUDES(c->lock);
+
+/* retry.c */
+struct retry *retry_find(struct cache *c, pid_t tid) REQUIRES(c->lock);
+/** retry_note - remember what @who wanted of @n; false when it wanted the same a moment ago: do not send it round again. */
+bool retry_note(struct cache *c, struct caller who, struct node *n, int flags, bool write) REQUIRES(c->lock);
+void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
+void retry_expire(struct cache *c, uint64_t now_ns) REQUIRES(c->lock);
+
+/* evict.c */
+/** room_for - evict until @bytes more fit into the budget. -ENOSPC. */
+int room_for(struct cache *c, uint64_t bytes) MUST_CHECK EXCLUDES(c->lock);
+/** evict_over_budget - evict what exceeds the budget, but not @except (object id). */
+void evict_over_budget(struct cache *c, uint64_t except) EXCLUDES(c->lock);
+uint64_t memory_usage(struct cache *c) REQUIRES(c->lock);
+void evict_overflow(struct cache *c) EXCLUDES(c->lock);
+
+/* policy bookkeeping, keeper.c */
+int keeper_restore(struct cache *c) MUST_CHECK;
+void keeper_run(void *arg);
+void keeper_flush(struct cache *c) EXCLUDES(c->lock);
+void note_atime(struct cache *c, struct node *n) REQUIRES(c->lock);
+/** note_access - tell the policy what @who does. Returns whether the kernel must not remember a miss (see run.h). */
+bool note_access(struct cache *c, struct caller who, enum run_op op, struct node *n, uint64_t name) REQUIRES(c->lock);
+
+/* xattr.c */
+int placement_of(struct cache *c, uint64_t dir, struct placement *ret) MUST_CHECK EXCLUDES(c->lock);
+void apply_pin(struct object_row *row, const struct placement *p);
+bool row_pinned(const struct object_row *row, int64_t now_ns);
+
+/* attr.c */
+/** row_store - measure the node's file and write its attributes to the metadata. A version that is not published, or an
+ * object that is gone, is no error. */
+int row_store(struct cache *c, struct node *n) MUST_CHECK EXCLUDES(c->lock);
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a version's construction: it becomes what its name means, or it goes. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "cache/node.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct publish_op {
+	struct meta_op op;
+	struct cache *c;
+	struct node *v;
+	uint64_t parent;
+	uint64_t hash;
+	struct name name;
+	const struct rename_at *from;
+	uint64_t from_hash;
+	bool noreplace;
+	/* from run to done: */
+	struct object_row row; /* as published */
+	struct object_row old; /* what the name meant; id 0: nothing */
+	struct object_row moved; /* what the name renamed from meant, when that is another object; id 0: nothing */
+	struct link_row old_links[8]; /* other names of the object, which the kernel must look up again */
+	unsigned nr_links;
+	bool already;
+};
+
+static bool collect_link(void *arg, struct link_row l)
+{
+	struct publish_op *p = arg;
+
+	if (p->nr_links < sizeof p->old_links / sizeof *p->old_links)
+		p->old_links[p->nr_links++] = l;
+	return true;
+}
+
+/* The version's attributes as of now, its bytes measured. */
+static void row_of_version(struct cache *c, struct node *v, struct object_row *row) REQUIRES(c->lock)
+{
+	struct cache_attr a;
+
+	node_attr(c, v, &a);
+	*row = v->row;
+	row->gen = node_id(v);
+	row->size_bytes = (uint64_t)a.st.st_size;
+	row->memory_bytes = (uint64_t)a.st.st_blocks * 512;
+	row->has_memory = true;
+	row->mtime_ns = timespec_ns(a.st.st_mtim);
+	row->atime_ns = timespec_ns(a.st.st_atim);
+	row->ctime_ns = timespec_ns(a.st.st_ctim);
+	/* Not written by root, so set-id bits do not outlive the write (write(2)). */
+	if (!v->new_object && row->uid != 0)
+		row->mode &= ~(uint32_t)(S_ISUID | ((row->mode & S_IXGRP) ? S_ISGID : 0));
+}
+
+static int check_old(struct meta_db *db, struct publish_op *p, bool *ret_exists)
+{
+	struct dentry_row d;
+	int r = meta_dentry_get(db, p->parent, p->hash, p->name, &d);
+
+	*ret_exists = false;
+	if (r == -ENOENT)
+		return 0;
+	if (r == 0 && p->noreplace)
+		return -EEXIST;
+	if (r == 0 && S_ISDIR(d.mode))
+		return -EISDIR;
+	if (r == 0)
+		r = meta_object_get(db, d.object, &p->old);
+	if (r == 0 && p->old.nlink > 1)
+		r = meta_link_scan(db, p->old.id, collect_link, p);
+	*ret_exists = r == 0;
+	return r;
+}
+
+/* The name that the version was renamed from, when that has an older version published: in a rename the whole object moves. */
+static int remove_from(struct meta_db *db, struct publish_op *p)
+{
+	struct dentry_row d;
+	int r = meta_dentry_get(db, p->from->parent, p->from_hash, p->from->name, &d);
+
+	if (r == -ENOENT)
+		return 0;
+	if (r == 0)
+		r = meta_object_get(db, d.object, &p->moved);
+	if (r == 0)
+		r = meta_dentry_del(db, p->from->parent, p->from_hash, p->from->name);
+	if (r == 0 && p->moved.nlink <= 1)
+		r = meta_object_del(db, p->moved.id);
+	else if (r == 0)
+		r = meta_link_del(db, p->moved.id, (struct link_row){ p->from->parent, p->from_hash });
+	if (r == 0)
+		r = meta_object_touch_dir(db, p->from->parent, p->row.ctime_ns, 0);
+	return r;
+}
+
+/* Onto an existing file: the object stays the same, with its names, and gets a new version. */
+static int put_over(struct meta_db *db, struct publish_op *p)
+{
+	p->row.id = p->old.id;
+	p->row.nlink = p->old.nlink;
+	p->row.parent = p->old.parent;
+	p->row.hash = p->old.hash;
+	if (!p->from)
+		p->row.btime_ns = p->old.btime_ns;
+	return meta_object_set(db, &p->row);
+}
+
+static int put_new(struct meta_db *db, struct publish_op *p)
+{
+	struct object_row other;
+	int r = meta_object_get(db, p->row.id, &other);
+
+	if (r == 0) /* another version of the name was published and renamed away since */
+		p->row.id = p->row.gen;
+	else if (r != -ENOENT)
+		return r;
+	p->row.nlink = 1;
+	p->row.parent = p->parent;
+	p->row.hash = p->hash;
+	r = meta_object_put(db, &p->row);
+	if (r == 0)
+		r = meta_dentry_put(db, &(struct dentry_row){ p->parent, p->hash, p->row.id, p->row.mode & S_IFMT },
+				    p->name);
+	return r;
+}
+
+static int publish_run(struct meta_db *db, struct meta_op *op)
+{
+	struct publish_op *p = (struct publish_op *)op;
+	struct cache *c = p->c;
+	struct object_row dir;
+	bool exists = false;
+
+	mutex_lock(&c->lock);
+	p->already = p->v->state != NODE_PROCESSING;
+	row_of_version(c, p->v, &p->row);
+	mutex_unlock(&c->lock);
+	if (p->already)
+		return -EALREADY;
+	int r = meta_object_get(db, p->parent, &dir);
+
+	if (r == 0)
+		r = check_old(db, p, &exists);
+	if (r < 0)
+		return r;
+	if (exists && !S_ISREG(p->old.mode)) /* a link, fifo or socket came under the name meanwhile */
+		return -EEXIST;
+	if (p->from)
+		r = remove_from(db, p);
+	if (r == 0)
+		r = exists ? put_over(db, p) : put_new(db, p);
+	if (r == 0)
+		r = meta_object_touch_dir(db, p->parent, p->row.ctime_ns, 0);
+	return r;
+}
+
+static void dir_touched(struct cache *c, uint64_t dir, int64_t now_ns) REQUIRES(c->lock)
+{
+	struct node *n = node_find(c, dir);
+
+	if (!n)
+		return;
+	n->row.mtime_ns = now_ns;
+	n->row.ctime_ns = now_ns;
+}
+
+/* The version before, @old, is no longer what any name means. */
+static void supersede(struct cache *c, const struct object_row *old) REQUIRES(c->lock)
+{
+	struct node *n = node_find(c, old->gen);
+
+	if (n) {
+		node_orphan(c, n);
+		node_settle(c, n);
+	} else {
+		memory_remove(c->memory, old->gen);
+	}
+}
+
+static void policy_publish(struct cache *c, struct publish_op *p) REQUIRES(c->lock)
+{
+	uint64_t id = p->row.id;
+
+	if (policy_insert(c->policy, id, name_key(p->row.parent, p->row.hash), p->v->at) == -EEXIST) {
+		policy_touch(c->policy, id, p->v->at);
+		policy_busy(c->policy, id, 1);
+	}
+	policy_settle(c->policy, id, p->row.memory_bytes);
+	policy_pin(c->policy, id, row_pinned(&p->row, clock_real_ns()));
+	/* policy_insert left it busy once; each handle that stays open counts. */
+	policy_busy(c->policy, id, (int)p->v->nr_open - 1);
+}
+
+static void publish_done(struct meta_op *op, int r)
+{
+	struct publish_op *p = (struct publish_op *)op;
+	struct cache *c = p->c;
+	struct node *v = p->v;
+
+	if (r < 0)
+		return;
+	mutex_lock(&c->lock);
+	pending_leave(c, v);
+	v->row = p->row;
+	v->state = NODE_COMPLETE;
+	v->counted = true;
+	v->closing_until_ns = 0;
+	c->nr_processing--;
+	c->stats.published++;
+	c->stats.published_bytes += p->row.memory_bytes;
+	if (p->old.id)
+		supersede(c, &p->old);
+	if (p->moved.id && p->moved.nlink <= 1) {
+		policy_remove(c->policy, p->moved.id);
+		p->moved.nlink = 0;
+		supersede(c, &p->moved);
+	}
+	policy_publish(c, p);
+	seq_bump(c, p->parent, p->hash);
+	dir_touched(c, p->parent, p->row.ctime_ns);
+	for (unsigned i = 0; i < p->nr_links; i++)
+		seq_bump(c, p->old_links[i].parent, p->old_links[i].hash);
+	seq_bump(c, p->row.parent, p->row.hash);
+	if (p->from) {
+		seq_bump(c, p->from->parent, p->from_hash);
+		dir_touched(c, p->from->parent, p->row.ctime_ns);
+	}
+	mutex_unlock(&c->lock);
+}
+
+/* The kernel may still have the overwritten version under a name of the object. */
+static void tell_kernel(struct publish_op *p)
+{
+	struct cache *c = p->c;
+	struct meta_db *db;
+	char name[NAME_MAX_BYTES];
+	size_t len;
+
+	if (!p->old.id || !c->hooks.inval_entry)
+		return;
+	c->hooks.inval_entry(c->hooks.arg, p->parent, p->name);
+	if (p->old.nlink < 2 || meta_read_begin(c->meta, &db) < 0)
+		return;
+	p->old_links[p->nr_links < 8 ? p->nr_links++ : 7] = (struct link_row){ p->old.parent, p->old.hash };
+	for (unsigned i = 0; i < p->nr_links; i++) {
+		const struct link_row *l = &p->old_links[i];
+
+		if (meta_dentry_name(db, l->parent, l->hash, p->old.id, name, &len) == 0)
+			c->hooks.inval_entry(c->hooks.arg, l->parent, (struct name){ name, len });
+	}
+	meta_read_end(c->meta, db);
+}
+
+int publish(struct cache *c, struct node *v, const struct publish_at *at)
+{
+	struct publish_op p = {
+		.op = { .run = publish_run, .done = publish_done },
+		.c = c,
+		.v = v,
+		.parent = at->parent,
+		.name = at->name,
+		.from = at->from,
+		.noreplace = at->noreplace,
+	};
+	char *own_name = NULL;
+
+	mutex_lock(&c->lock);
+	if (!at->name.s && v->pending) {
+		p.parent = v->pending->parent;
+		own_name = strndup(v->pending->name, v->pending->len);
+		p.name = (struct name){ own_name, v->pending->len };
+	}
+	mutex_unlock(&c->lock);
+	if (!p.name.s) {
+		free(own_name);
+		return -EALREADY;
+	}
+	p.hash = name_hash(c->seed, p.name);
+	if (p.from)
+		p.from_hash = name_hash(c->seed, p.from->name);
+	int r = meta_submit(c->meta, &p.op);
+
+	if (r == 0) {
+		tell_kernel(&p);
+		evict_over_budget(c, p.row.id);
+	}
+	free(own_name);
+	return r;
+}
+
+void version_give_up(struct cache *c, struct node *v)
+{
+	if (v->state != NODE_PROCESSING)
+		return;
+	v->row.nlink = 0;
+	c->nr_processing--;
+	c->stats.aborted++;
+	node_orphan(c, v);
+	pending_leave(c, v);
+}

@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "state.h"
+
+#include "base/clock.h"
+#include "mounts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LOCK_WAIT_MS = 10000, LOCK_STEP_MS = 20 };
+enum { TYPE_MAX = 64 };
+
+#define OUR_TYPE "fuse.kvcachefs"
+
+bool state_is_below(const char *path, const char *dir)
+{
+	size_t len = strlen(dir);
+
+	if (len > 0 && dir[len - 1] == '/')
+		len--;
+	return strncmp(path, dir, len) == 0 && (path[len] == '\0' || path[len] == '/');
+}
+
+static bool is_plain(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+	       c == ':' || c == '_' || c == '.';
+}
+
+int state_escape(const char *path, char *buf, size_t cap)
+{
+	static const char hex[] = "0123456789abcdef";
+	size_t len = 0;
+
+	path += strspn(path, "/");
+	if (*path == '\0') {
+		if (cap < 2)
+			return -ENAMETOOLONG;
+		memcpy(buf, "-", 2);
+		return 0;
+	}
+	for (const char *p = path; *p != '\0'; p++) {
+		unsigned char c = (unsigned char)*p;
+
+		if (*p == '/' && strspn(p, "/") == strlen(p))
+			break;
+		if (*p == '/' && p[1] == '/')
+			continue;
+		if (len + 5 > cap)
+			return -ENAMETOOLONG;
+		if (*p == '/') {
+			buf[len++] = '-';
+		} else if (is_plain(*p) && !(len == 0 && *p == '.')) {
+			buf[len++] = *p;
+		} else {
+			buf[len++] = '\\';
+			buf[len++] = 'x';
+			buf[len++] = hex[c >> 4];
+			buf[len++] = hex[c & 15];
+		}
+	}
+	buf[len] = '\0';
+	return 0;
+}
+
+/* @up/@name into @buf of PATH_MAX bytes. */
+static int join(char *buf, const char *up, const char *name)
+{
+	size_t up_len = strcmp(up, "/") == 0 ? 0 : strlen(up);
+	size_t name_len = strlen(name);
+
+	if (up_len + 1 + name_len >= PATH_MAX)
+		return -ENAMETOOLONG;
+	memcpy(buf, up, up_len);
+	buf[up_len] = '/';
+	memcpy(buf + up_len + 1, name, name_len + 1);
+	return 0;
+}
+
+/* @path, relative to the working directory, as an absolute one without slashes at its end; both of PATH_MAX bytes. */
+static int make_absolute(const char *path, char *buf)
+{
+	char cwd[PATH_MAX];
+	size_t len;
+	int r;
+
+	if (path[0] == '/') {
+		(void)snprintf(buf, PATH_MAX, "%s", path);
+	} else {
+		if (getcwd(cwd, sizeof cwd) == NULL)
+			return -errno;
+		r = join(buf, cwd, path);
+		if (r < 0)
+			return r;
+	}
+	for (len = strlen(buf); len > 1 && buf[len - 1] == '/'; len--)
+		buf[len - 1] = '\0';
+	return 0;
+}
+
+/* Resolve the symbolic links of absolute path @path as far as it exists; what is missing, or a dead mount, stays as it is
+ * written. @buf of PATH_MAX bytes. */
+static int resolve(const char *path, char *buf)
+{
+	char head[PATH_MAX];
+	char real[PATH_MAX];
+	size_t cut = strlen(path);
+
+	memcpy(head, path, cut + 1);
+	while (realpath(head, real) == NULL) {
+		if (errno != ENOENT && errno != ENOTCONN && errno != ECONNABORTED)
+			return -errno;
+		while (cut > 0 && head[cut - 1] != '/')
+			cut--;
+		while (cut > 1 && head[cut - 1] == '/')
+			cut--;
+		if (cut == 0)
+			return -ENOENT;
+		head[cut] = '\0';
+	}
+	path += cut;
+	path += strspn(path, "/");
+	if (*path != '\0')
+		return join(buf, real, path);
+	memcpy(buf, real, sizeof real);
+	return 0;
+}
+
+/* A user without privilege may unmount by the helper of libfuse alone. */
+static int unmount_helper(const char *path)
+{
+	char prog[] = "fusermount3";
+	char flags[] = "-uzq";
+	char end[] = "--";
+	char where[PATH_MAX];
+	char *argv[] = { prog, flags, end, where, NULL };
+	int status = 0;
+	pid_t pid;
+	int r;
+
+	(void)snprintf(where, sizeof where, "%s", path);
+	r = posix_spawnp(&pid, prog, NULL, NULL, argv, environ);
+	if (r != 0)
+		return -r;
+	while (waitpid(pid, &status, 0) < 0) {
+		if (errno != EINTR)
+			return -errno;
+	}
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
+}
+
+static int unmount_dead(const char *path)
+{
+	if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
+		return 0;
+	return errno == EPERM ? unmount_helper(path) : -errno;
+}
+
+/* Look at @path: 0 when it is a directory that answers; *@ret_dead when a dead filesystem is mounted there. */
+static int probe(const char *path, bool *ret_dead, struct failure *f)
+{
+	struct stat st;
+	int r = stat(path, &st) == 0 ? 0 : -errno;
+
+	*ret_dead = r == -ENOTCONN || r == -ECONNABORTED;
+	if (*ret_dead)
+		return 0;
+	if (r < 0) {
+		failure_set(f, EXIT_MOUNT, "mount point %s: %m", path);
+		return r;
+	}
+	if (!S_ISDIR(st.st_mode)) {
+		failure_set(f, EXIT_MOUNT, "mount point %s: not a directory", path);
+		return -ENOTDIR;
+	}
+	return 0;
+}
+
+/* What lies on @path: 0 when it is free, 1 when a dead mount of ours was taken away and it should be looked at again. */
+static int clear_mountpoint(const char *path, struct failure *f)
+{
+	char type[TYPE_MAX];
+	bool dead;
+	int r = probe(path, &dead, f);
+
+	if (r < 0)
+		return r;
+	r = mounts_type(path, type, sizeof type);
+	if (r < 0) {
+		failure_set(f, EXIT_SYSTEM, "/proc/self/mountinfo: cannot be read");
+		return r;
+	}
+	if (!dead && strncmp(type, "fuse", 4) == 0) {
+		failure_set(f, EXIT_MOUNT, "mount point %s: already mounted (%s)", path, type);
+		return -EBUSY;
+	}
+	if (!dead)
+		return 0;
+	if (strcmp(type, OUR_TYPE) != 0) {
+		failure_set(f, EXIT_MOUNT,
+			    "mount point %s: a dead mount (%s) is in the way; unmount it first",
+			    path, type[0] == '\0' ? "above it" : type);
+		return -ENOTCONN;
+	}
+	r = unmount_dead(path);
+	if (r < 0) {
+		errno = -r;
+		failure_set(f, EXIT_MOUNT,
+			    "mount point %s: cannot unmount the dead kvcachefs there: %m", path);
+		return r;
+	}
+	return 1;
+}
+
+int state_mountpoint(struct options *o, struct failure *f)
+{
+	char path[PATH_MAX];
+	char real[PATH_MAX];
+	int r = make_absolute(o->mountpoint, path);
+
+	if (r == 0)
+		r = resolve(path, real);
+	if (r < 0) {
+		errno = -r;
+		failure_set(f, EXIT_MOUNT, "mount point %s: %m", o->mountpoint);
+		return r;
+	}
+	do {
+		r = clear_mountpoint(real, f);
+	} while (r > 0);
+	if (r == 0)
+		memcpy(o->mountpoint, real, sizeof real);
+	return r;
+}
+
+/* The directory that holds the state directories of all mount points, into @buf of PATH_MAX bytes. */
+static int state_home(const struct options *o, char *buf)
+{
+	const char *home = secure_getenv("XDG_STATE_HOME");
+
+	if (o->env.root)
+		return join(buf, "/var/lib", "kvcachefs");
+	if (home != NULL && home[0] == '/')
+		return join(buf, home, "kvcachefs");
+	home = secure_getenv("HOME");
+	if (home == NULL || home[0] != '/')
+		return -ENOENT;
+	return join(buf, home, ".local/state/kvcachefs");
+}
+
+static int default_state_dir(struct options *o, struct failure *f)
+{
+	char home[PATH_MAX];
+	char name[NAME_MAX + 1];
+	int r = state_home(o, home);
+
+	if (r == 0)
+		r = state_escape(o->mountpoint, name, sizeof name);
+	if (r == 0)
+		r = join(o->state_dir, home, name);
+	if (r < 0)
+		failure_set(f, EXIT_USAGE,
+			    "no default state directory for %s; give state_dir=", o->mountpoint);
+	return r;
+}
+
+/* Make @path and what is missing above it. */
+static int make_dirs(const char *path)
+{
+	char head[PATH_MAX];
+
+	(void)snprintf(head, sizeof head, "%s", path);
+	for (char *p = head + 1;; p++) {
+		char c = *p;
+
+		if (c != '/' && c != '\0')
+			continue;
+		*p = '\0';
+		if (mkdir(head, c == '\0' ? 0700 : 0755) < 0 && errno != EEXIST)
+			return -errno;
+		if (c == '\0')
+			return 0;
+		*p = c;
+	}
+}
+
+/* Whether @dir is ours alone to write to. */
+static int check_dir(const char *what, const char *dir, struct failure *f)
+{
+	struct stat st;
+	const char *bad = NULL;
+
+	if (stat(dir, &st) < 0) {
+		failure_set(f, EXIT_USAGE, "%s %s: %m", what, dir);
+		return -errno;
+	}
+	if (!S_ISDIR(st.st_mode))
+		bad = "not a directory";
+	else if (st.st_uid != geteuid())
+		bad = "belongs to another user";
+	else if ((st.st_mode & 0022) != 0)
+		bad = "others may write to it";
+	if (bad != NULL) {
+		failure_set(f, EXIT_USAGE, "%s %s: %s", what, dir, bad);
+		return -EPERM;
+	}
+	if (faccessat(AT_FDCWD, dir, R_OK | W_OK | X_OK, AT_EACCESS) < 0) {
+		failure_set(f, EXIT_USAGE, "%s %s: not writable: %m", what, dir);
+		return -errno;
+	}
+	return 0;
+}
+
+/* Resolve @dir in place and refuse it below the mount point: the daemon would wait for itself. */
+static int resolve_dir(const struct options *o, const char *what, char *dir, struct failure *f)
+{
+	char path[PATH_MAX];
+	char real[PATH_MAX];
+	int r = make_absolute(dir, path);
+
+	if (r == 0)
+		r = resolve(path, real);
+	if (r < 0) {
+		errno = -r;
+		failure_set(f, EXIT_USAGE, "%s %s: %m", what, dir);
+		return r;
+	}
+	if (state_is_below(real, o->mountpoint)) {
+		failure_set(f, EXIT_USAGE, "%s %s lies below the mount point %s", what, real,
+			    o->mountpoint);
+		return -EINVAL;
+	}
+	memcpy(dir, real, sizeof real);
+	return 0;
+}
+
+static int check_memory_dir(struct options *o, struct failure *f)
+{
+	int r = resolve_dir(o, "memory_dir", o->memory_dir, f);
+
+	if (r == 0)
+		r = check_dir("memory_dir", o->memory_dir, f);
+	/* The memory tier removes what it does not know from its directory. */
+	if (r == 0 && (state_is_below(o->mountpoint, o->memory_dir) ||
+		       state_is_below(o->state_dir, o->memory_dir))) {
+		failure_set(
+			f, EXIT_USAGE,
+			"memory_dir %s holds the mount point or state_dir; give it one of its own",
+			o->memory_dir);
+		r = -EINVAL;
+	}
+	return r;
+}
+
+int state_dirs(struct options *o, struct failure *f)
+{
+	int r = o->state_dir[0] == '\0' ? default_state_dir(o, f) : 0;
+
+	if (r == 0)
+		r = resolve_dir(o, "state_dir", o->state_dir, f);
+	if (r < 0)
+		return r;
+	r = make_dirs(o->state_dir);
+	if (r < 0) {
+		errno = -r;
+		failure_set(f, EXIT_USAGE, "state_dir %s: cannot be made: %m", o->state_dir);
+		return r;
+	}
+	/* Once more, now that every part of the path exists. */
+	r = resolve_dir(o, "state_dir", o->state_dir, f);
+	if (r == 0)
+		r = check_dir("state_dir", o->state_dir, f);
+	if (r == 0 && o->memory_dir[0] != '\0')
+		r = check_memory_dir(o, f);
+	return r;
+}
+
+/* Who holds the lock, as it wrote into the file: its process and its mount point. */
+struct holder {
+	long pid; /* 0: unknown */
+	char mountpoint[PATH_MAX];
+};
+
+static void read_holder(int fd, struct holder *ret)
+{
+	char text[PATH_MAX + 32];
+	ssize_t n = pread(fd, text, sizeof text - 1, 0);
+	char *end;
+
+	ret->pid = 0;
+	ret->mountpoint[0] = '\0';
+	if (n <= 0)
+		return;
+	text[n] = '\0';
+	ret->pid = strtol(text, &end, 10);
+	if (*end == ' ') {
+		end[strcspn(end, "\n")] = '\0';
+		(void)snprintf(ret->mountpoint, sizeof ret->mountpoint, "%s", end + 1);
+	}
+}
+
+static void write_holder(int fd, const struct options *o)
+{
+	char text[PATH_MAX + 32];
+	int len = snprintf(text, sizeof text, "%ld %s\n", (long)getpid(), o->mountpoint);
+
+	/* It only serves the message of another daemon: on a full disk the lock is as good without. Written before it is
+	 * cut, so that it needs no new block where one was there. */
+	if (pwrite(fd, text, (size_t)len, 0) == (ssize_t)len && ftruncate(fd, len) < 0)
+		return;
+}
+
+/* Whether the holder still serves its mount, so that waiting for its end is no use. */
+static bool is_serving(const struct holder *h)
+{
+	char type[TYPE_MAX];
+
+	return h->mountpoint[0] != '\0' && mounts_type(h->mountpoint, type, sizeof type) == 0 &&
+	       strcmp(type, OUR_TYPE) == 0;
+}
+
+static int busy(const struct options *o, const struct holder *h, struct failure *f)
+{
+	if (h->pid > 0)
+		failure_set(f, EXIT_MOUNT, "state_dir %s is in use by process %ld%s%s",
+			    o->state_dir, h->pid, h->mountpoint[0] == '\0' ? "" : ", mounted at ",
+			    h->mountpoint);
+	else
+		failure_set(f, EXIT_MOUNT, "state_dir %s is in use by another process",
+			    o->state_dir);
+	return -EBUSY;
+}
+
+static int wait_lock(int fd, const struct options *o, struct failure *f)
+{
+	uint64_t deadline = clock_mono_ns() + LOCK_WAIT_MS * NS_PER_MS;
+	struct holder h;
+
+	while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK && errno != EINTR) {
+			failure_set(f, EXIT_SYSTEM, "state_dir %s: cannot be locked: %m",
+				    o->state_dir);
+			return -errno;
+		}
+		read_holder(fd, &h);
+		if (is_serving(&h) || clock_mono_ns() > deadline)
+			return busy(o, &h, f);
+		/* flock knows no deadline. */
+		(void)poll(NULL, 0, LOCK_STEP_MS);
+	}
+	return 0;
+}
+
+int state_lock(const struct options *o, int *ret_fd, struct failure *f)
+{
+	char path[PATH_MAX];
+	int fd;
+	int r = join(path, o->state_dir, "lock");
+
+	if (r < 0) {
+		failure_set(f, EXIT_USAGE, "state_dir %s: too long", o->state_dir);
+		return r;
+	}
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0) {
+		failure_set(f, EXIT_SYSTEM, "%s: %m", path);
+		return -errno;
+	}
+	r = wait_lock(fd, o, f);
+	if (r < 0) {
+		(void)close(fd);
+		return r;
+	}
+	write_holder(fd, o);
+	*ret_fd = fd;
+	return 0;
+}

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Overwriting and changing: a new version beside the old one, swapped in at publish; readers keep what they opened."""
+import os
+import signal
+
+import kv
+import pytest
+
+OLD, NEW = kv.pattern(200_000, 1), kv.pattern(123_457, 2)
+OVERWRITE = os.O_WRONLY | os.O_TRUNC
+
+
+@pytest.fixture
+def key(any_mount):
+    """A key with the old bytes, for either transport."""
+    path = any_mount.path / "key"
+    kv.put(path, OLD)
+    return path
+
+
+def generation(path):
+    return int(kv.attribute(path, "generation"))
+
+
+def test_reader_of_the_old_version_keeps_its_bytes(key, other):
+    reader = os.open(key, os.O_RDONLY)
+    fd = other.os.open(key, OVERWRITE)
+    other.os.write(fd, NEW)
+    assert kv.read_all(reader) == OLD
+    assert kv.get(key) == OLD and os.stat(key).st_size == len(OLD)
+    other.os.close(fd)
+    assert kv.get(key) == NEW and os.stat(key).st_size == len(NEW)
+    assert kv.read_all(reader) == OLD
+    assert os.fstat(reader).st_size == len(OLD)
+    os.close(reader)
+
+
+def test_overwriter_reads_its_own_bytes_by_name(key, other):
+    fd = other.os.open(key, OVERWRITE)
+    other.os.write(fd, NEW)
+    assert other.kv.get(key) == NEW
+    assert other.os.stat(key).st_size == len(NEW)
+    assert kv.get(key) == OLD
+    other.os.close(fd)
+
+
+@pytest.mark.parametrize("reading", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=lambda n: n.name)
+def test_aborted_overwrite_leaves_the_old_version(any_mount, key, other, number, reading):
+    reader = os.open(key, os.O_RDONLY) if reading else None
+    before, free = generation(key), any_mount.free_bytes()
+    other.resource.setrlimit(4, (0, 0))  # RLIMIT_CORE
+    fd = other.os.open(key, OVERWRITE)
+    other.os.write(fd, NEW)
+    other.kill(number)
+    assert kv.get(key) == OLD
+    assert generation(key) == before
+    if reading:
+        assert kv.read_all(reader) == OLD
+        os.close(reader)
+    kv.eventually(lambda: any_mount.free_bytes() >= free, what="the bytes are free")
+    kv.put(key, NEW)
+    assert kv.get(key) == NEW
+
+
+def test_overwrite_frees_the_old_bytes(any_mount, key, other):
+    free = any_mount.free_bytes()
+    for seed in range(20):
+        other.kv.put(key, kv.pattern(len(OLD), seed))
+    assert kv.get(key) == kv.pattern(len(OLD), 19)
+    kv.eventually(lambda: any_mount.free_bytes() >= free, what="the bytes are free")
+
+
+def test_old_version_is_freed_when_its_last_reader_closes(any_mount, key, other):
+    free = any_mount.free_bytes()
+    reader = os.open(key, os.O_RDONLY)
+    other.kv.put(key, kv.pattern(len(OLD), 3))
+    assert any_mount.free_bytes() < free
+    os.close(reader)
+    kv.eventually(lambda: any_mount.free_bytes() >= free, what="the bytes are free")
+
+
+def test_change_without_truncation_is_private_until_close(key, other):
+    reader = os.open(key, os.O_RDONLY)
+    fd = other.os.open(key, os.O_RDWR)
+    other.os.pwrite(fd, b"changed", 1000)
+    changed = OLD[:1000] + b"changed" + OLD[1007:]
+    assert other.kv.get(key) == changed
+    assert kv.get(key) == OLD
+    other.os.close(fd)
+    assert kv.get(key) == changed
+    assert kv.read_all(reader) == OLD
+    os.close(reader)
+
+
+def test_killed_change_without_truncation_leaves_the_old_version(key, other):
+    fd = other.os.open(key, os.O_RDWR)
+    other.os.pwrite(fd, b"changed", 1000)
+    other.kill()
+    assert kv.get(key) == OLD
+
+
+@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_DIRECT, os.O_WRONLY])
+def test_open_for_writing_that_only_reads_publishes_nothing(any_mount, key, other, flags):
+    os.utime(key, ns=(10**18, 10**18))
+    before, free = generation(key), any_mount.free_bytes()
+    fd = other.os.open(key, flags)
+    if not flags & os.O_WRONLY:
+        assert other.os.pread(fd, 4096, 0)[:4096] == OLD[:4096]
+    assert any_mount.free_bytes() >= free - 8192
+    other.os.close(fd)
+    assert kv.get(key) == OLD
+    assert generation(key) == before
+    assert os.stat(key).st_mtime_ns == 10**18
+
+
+def test_each_published_version_has_a_larger_generation(key, other):
+    seen = [generation(key)]
+    for _ in range(5):
+        other.kv.put(key, NEW)
+        seen.append(generation(key))
+    assert seen == sorted(set(seen))
+
+
+def test_append_adds_to_the_end_and_is_published_at_close(key, other):
+    reader = os.open(key, os.O_RDONLY)
+    fd = other.os.open(key, os.O_WRONLY | os.O_APPEND)
+    other.os.write(fd, b"one")
+    other.os.write(fd, b"two")
+    assert kv.get(key) == OLD
+    other.os.close(fd)
+    assert kv.get(key) == OLD + b"onetwo"
+    assert kv.read_all(reader) == OLD
+    os.close(reader)
+
+
+def test_append_to_a_new_name(any_mount, other):
+    path = any_mount.path / "log"
+    for word in (b"one", b"two", b"three"):
+        other.kv.put(path, word, os.O_APPEND | os.O_CREAT)
+    assert kv.get(path) == b"onetwothree"
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 100_001, 300_000])
+def test_truncate_by_path_leaves_readers_alone(key, other, size):
+    reader = os.open(key, os.O_RDONLY)
+    other.os.truncate(key, size)
+    want = OLD[:size].ljust(size, b"\0")
+    assert os.stat(key).st_size == size
+    assert kv.get(key) == want
+    assert other.kv.get(key) == want
+    assert kv.read_all(reader) == OLD
+    os.close(reader)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 100_001, 300_000])
+def test_truncate_by_path_without_readers(key, other, size):
+    os.truncate(key, size)
+    assert other.kv.get(key) == OLD[:size].ljust(size, b"\0")
+
+
+def test_ftruncate_of_a_private_copy_is_published_at_close(key, other):
+    fd = other.os.open(key, os.O_RDWR)
+    other.os.ftruncate(fd, 1000)
+    other.os.pwrite(fd, b"end", 2000)
+    assert kv.get(key) == OLD
+    other.os.close(fd)
+    assert kv.get(key) == OLD[:1000].ljust(2000, b"\0") + b"end"
+
+
+def test_rename_over_a_key_that_is_being_read(key, other):
+    reader = os.open(key, os.O_RDONLY)
+    other.kv.put(f"{key}.tmp", NEW)
+    other.os.replace(f"{key}.tmp", key)
+    assert kv.get(key) == NEW
+    assert kv.read_all(reader) == OLD
+    assert os.fstat(reader).st_ino != os.stat(key).st_ino
+    os.close(reader)
+
+
+def test_rename_before_close_over_a_key_that_is_being_read(key, other):
+    reader = os.open(key, os.O_RDONLY)
+    fd = other.os.open(f"{key}.tmp", os.O_WRONLY | os.O_CREAT, 0o644)
+    other.os.write(fd, NEW)
+    other.os.replace(f"{key}.tmp", key)
+    assert kv.get(key) == NEW
+    assert kv.read_all(reader) == OLD
+    other.os.close(fd)
+    assert kv.get(key) == NEW
+    os.close(reader)
+
+
+def test_unlinked_key_stays_readable_until_the_last_close(any_mount, key, other):
+    reader = other.os.open(key, os.O_RDONLY)
+    free = any_mount.free_bytes()
+    os.unlink(key)
+    assert not kv.exists(key)
+    assert other.kv.read_all(reader) == OLD
+    assert other.os.fstat(reader).st_nlink == 0
+    other.os.close(reader)
+    kv.eventually(lambda: any_mount.free_bytes() >= free + len(OLD), what="the bytes are free")
+
+
+def test_name_can_be_used_again_while_the_removed_key_is_read(key, other):
+    reader = os.open(key, os.O_RDONLY)
+    os.unlink(key)
+    other.kv.put(key, NEW)
+    assert kv.get(key) == NEW
+    assert kv.read_all(reader) == OLD
+    os.close(reader)
+
+
+LATE = {
+    "truncating": OVERWRITE,
+    "changing": os.O_RDWR,
+    "appending": os.O_WRONLY | os.O_APPEND,
+}
+
+
+@pytest.mark.parametrize("how", [None, "SIGTERM", "kill9"])
+@pytest.mark.parametrize("flags", LATE.values(), ids=LATE)
+def test_removed_key_does_not_return_with_a_late_close(mount, other, flags, how):
+    path = mount.path / "key"
+    kv.put(path, OLD)
+    fd = other.os.open(path, flags)
+    other.os.write(fd, NEW)
+    os.unlink(path)
+    other.os.close(fd)
+    assert not kv.exists(path)
+    assert os.listdir(mount.path) == []
+    assert not other.kv.exists(path)
+    if how:
+        mount.restart(how)
+        assert os.listdir(mount.path) == []
+    kv.put(path, b"new life")
+    assert other.kv.get(path) == b"new life"
+
+
+def test_two_overwriters_leave_one_intact_image(any_mount, spawn):
+    path = any_mount.path / "key"
+    kv.put(path, OLD)
+    one, two = spawn(), spawn()
+    images = [kv.pattern(150_000, 4), kv.pattern(150_000, 5)]
+    first, second = (w.os.open(path, OVERWRITE) for w in (one, two))
+    one.os.write(first, images[0][:70_000])
+    two.os.write(second, images[1][:70_000])
+    one.os.write(first, images[0][70_000:])
+    two.os.write(second, images[1][70_000:])
+    assert kv.get(path) == OLD
+    one.os.close(first)
+    assert kv.get(path) in images
+    two.os.close(second)
+    assert kv.get(path) in images
+
+
+def test_overwrite_keeps_mode_owner_birth_and_stored_attributes(key, other):
+    os.chmod(key, 0o640)
+    os.chown(key, 12, 34)
+    os.setxattr(key, "user.note", b"mine")
+    before = os.stat(key)
+    other.kv.put(key, NEW)
+    after = os.stat(key)
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, 12, 34)
+    assert os.getxattr(key, "user.note") == b"mine"
+    assert after.st_mtime_ns >= before.st_mtime_ns
+
+
+def test_overwritten_descriptor_written_after_the_name_was_replaced(key, other):
+    """Two versions under way: what the slower one publishes is whole."""
+    fd = other.os.open(key, OVERWRITE)
+    other.os.write(fd, NEW[:1000])
+    kv.put(key, b"quick")
+    assert kv.get(key) == b"quick"
+    other.os.write(fd, NEW[1000:])
+    other.os.close(fd)
+    assert kv.get(key) in (NEW, b"quick")
