@@ -185,14 +185,11 @@ static void policy_publish(struct cache *c, struct publish_op *p) REQUIRES(c->lo
 {
 	uint64_t id = p->row.id;
 
-	if (policy_insert(c->policy, id, name_key(p->row.parent, p->row.hash), p->v->at) == -EEXIST) {
+	if (policy_insert(c->policy, id, name_key(p->row.parent, p->row.hash), p->v->at) == -EEXIST)
 		policy_touch(c->policy, id, p->v->at);
-		policy_busy(c->policy, id, 1);
-	}
 	policy_settle(c->policy, id, p->row.memory_bytes);
 	policy_pin(c->policy, id, row_pinned(&p->row, clock_real_ns()));
-	/* policy_insert left it busy once; each handle that stays open counts. */
-	policy_busy(c->policy, id, (int)p->v->nr_open - 1);
+	policy_busy(c->policy, id, (int)p->v->nr_open); /* each handle that stays open counts */
 }
 
 static void publish_done(struct meta_op *op, int r)
