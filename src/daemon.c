@@ -141,12 +141,12 @@ int daemon_failed(struct daemon *d, const struct failure *f)
 {
 	if (d->pipe_fd < 0) {
 		print_failure(f->text);
-		return f->code;
+		return (int)f->code;
 	}
 	write_report(d->pipe_fd, f->code, f->text);
 	(void)close(d->pipe_fd);
 	d->pipe_fd = -1;
-	return f->code;
+	return (int)f->code;
 }
 
 static void ending_signals(sigset_t *set)

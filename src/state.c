@@ -14,6 +14,7 @@
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -170,12 +171,17 @@ static int unmount_dead(const char *path)
 static int probe(const char *path, bool *ret_dead, struct failure *f)
 {
 	struct stat st;
+	struct statvfs vfs;
 	int r = stat(path, &st) == 0 ? 0 : -errno;
 
+	/* The kernel may still know the attributes of a dead filesystem, but not how full it is. */
+	if (r == 0 && statvfs(path, &vfs) < 0)
+		r = -errno;
 	*ret_dead = r == -ENOTCONN || r == -ECONNABORTED;
 	if (*ret_dead)
 		return 0;
 	if (r < 0) {
+		errno = -r;
 		failure_set(f, EXIT_MOUNT, "mount point %s: %m", path);
 		return r;
 	}

@@ -14,9 +14,11 @@ import pickle
 import random
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -202,6 +204,25 @@ class Daemon:
         return path
 
 
+@contextlib.contextmanager
+def scratch_daemon(work=None, **options):
+    """A started daemon in a directory of its own (or in an empty one given), which ends well and leaves nothing."""
+    home = pathlib.Path(work or tempfile.mkdtemp(prefix="kvcachefs-stress-"))
+    daemon = Daemon(home, options)
+    try:
+        yield daemon.start()
+        daemon.stop()
+    except BaseException:
+        sys.stderr.write(daemon.log()[-4000:])
+        raise
+    finally:
+        if daemon.running():
+            daemon.kill9()
+        unmount_below(home)
+        if work is None:
+            shutil.rmtree(home)
+
+
 def attribute(path, name):
     """A user.kvcache attribute as text."""
     return os.getxattr(path, f"user.kvcache.{name}").decode()
@@ -222,6 +243,15 @@ def holds_open(pid, path):
     """Whether a process has a file of this path open."""
     held = pathlib.Path(f"/proc/{pid}/fd")
     return any(os.readlink(fd) == str(path) for fd in held.iterdir() if os.path.lexists(fd))
+
+
+def counter(path, word):
+    """The largest sample of /.kvcache/stats whose name has a word; 0 when there is none."""
+    try:
+        lines = pathlib.Path(path, ".kvcache", "stats").read_text().splitlines()
+    except FileNotFoundError:
+        return 0
+    return max((int(float(line.rpartition(" ")[2])) for line in lines if word in line.split(" ")[0]), default=0)
 
 
 # ---- other processes

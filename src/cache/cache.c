@@ -51,8 +51,7 @@ static int open_memory(struct cache *c)
 		.dir = c->memory_dir ? c->memory_dir : path,
 		.mount = c->memory_dir == NULL,
 		.huge = c->huge,
-		/* Writers are let in below the budget and not stopped in the middle of an object. */
-		.limit_bytes = c->cfg.ram_bytes + c->cfg.ram_bytes / 8 + (128U << 20),
+		.limit_bytes = c->cfg.ram_bytes + memory_headroom(c->cfg.ram_bytes),
 	};
 
 	if (n < 0 || (size_t)n >= sizeof path)

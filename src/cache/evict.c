@@ -163,21 +163,29 @@ uint64_t memory_usage(struct cache *c)
 	return used;
 }
 
+/* What is being written may exceed the budget until it is published, and then pushes others out: evicting here already would
+ * choose among fewer. That needs something that can go, and the file system's own limit must stay far. */
+static bool admit(struct cache *c, uint64_t used, uint64_t bytes) REQUIRES(c->lock)
+{
+	uint64_t budget = c->cfg.ram_bytes;
+
+	if (bytes)
+		return bytes <= budget && used <= budget - bytes;
+	return used < budget ||
+	       (policy_evictable_bytes(c->policy) > 0 && used < budget + memory_headroom(budget) / 2);
+}
+
 int room_for(struct cache *c, uint64_t bytes)
 {
 	/* A bound on the attempts: others may fill what this caller frees. */
 	for (unsigned tries = 0; tries < 100000; tries++) {
 		mutex_lock(&c->lock);
-		uint64_t used = memory_usage(c);
-		bool fits = bytes <= c->cfg.ram_bytes &&
-			    (bytes ? used <= c->cfg.ram_bytes - bytes : used < c->cfg.ram_bytes);
-		bool hopeless = bytes > c->cfg.ram_bytes;
+		bool fits = admit(c, memory_usage(c), bytes);
 
-		c->stats.no_space += hopeless;
 		mutex_unlock(&c->lock);
 		if (fits)
 			return 0;
-		if (hopeless || !evict_one(c, 0))
+		if (bytes > c->cfg.ram_bytes || !evict_one(c, 0))
 			break;
 	}
 	mutex_lock(&c->lock);
@@ -198,12 +206,12 @@ void evict_over_budget(struct cache *c, uint64_t except)
 	}
 }
 
-/* Writers take memory without asking: while some are at work, what they use above the budget is evicted behind them. */
+/* Writers take memory without asking: while some are at work, what they use far above the budget is evicted behind them. */
 void evict_overflow(struct cache *c)
 {
 	for (;;) {
 		mutex_lock(&c->lock);
-		bool over = memory_usage(c) > c->cfg.ram_bytes;
+		bool over = memory_usage(c) > c->cfg.ram_bytes + memory_headroom(c->cfg.ram_bytes) / 4;
 
 		mutex_unlock(&c->lock);
 		if (!over || !evict_one(c, 0))

@@ -209,6 +209,12 @@ void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
 void retry_expire(struct cache *c, uint64_t now_ns) REQUIRES(c->lock);
 
 /* evict.c */
+/** memory_headroom - how far the memory tier's hard limit lies above a budget of @ram_bytes: writers are let in below the
+ * budget and not stopped in the middle of an object. */
+static inline uint64_t memory_headroom(uint64_t ram_bytes)
+{
+	return ram_bytes / 8 + (UINT64_C(128) << 20);
+}
 /** room_for - evict until @bytes more fit into the budget. -ENOSPC. */
 int room_for(struct cache *c, uint64_t bytes) MUST_CHECK EXCLUDES(c->lock);
 /** evict_over_budget - evict what exceeds the budget, but not @except (object id). */

@@ -415,7 +415,7 @@ static uint32_t tick_of(uint64_t ns)
 {
 	uint64_t tick = ns >> GRACE_SHIFT;
 
-	return tick < UINT32_MAX ? (uint32_t)tick : UINT32_MAX;
+	return tick < UINT32_MAX - 1 ? (uint32_t)tick : UINT32_MAX - 1;
 }
 
 void policy_grace(struct policy *p, uint64_t id, uint64_t until_ns)
@@ -486,21 +486,20 @@ bool policy_victim(struct policy *p, uint64_t except, uint64_t now_ns, uint64_t 
 		      { GRACE, POLICY_PROBATION },
 		      { GRACE, POLICY_PROTECTED } };
 	uint32_t tick = tick_of(now_ns);
-	uint32_t slot = 0;
-	struct entry *skip = except ? find(p, except, &slot) : NULL;
+	int32_t skip = except ? slots_find(&p->by_id, p->entries, except) : SLOT_NONE;
+	bool skip_free = skip != SLOT_NONE && !is_blocked(&p->entries[skip]);
 	uint32_t found = UINT32_MAX;
-	bool was_blocked = skip && is_blocked(skip);
 
 	end_grace(p, tick);
-	/* The exception counts as busy for a moment. */
-	if (skip && !was_blocked)
-		skip->pinned = 1;
+	/* The exception is pinned for a moment. */
+	if (skip_free)
+		p->entries[skip].pinned = 1;
 	for (size_t i = 0; found == UINT32_MAX && i < sizeof order / sizeof *order; i++)
 		found = first_free(p, order[i].state, (int)order[i].list, tick);
-	if (skip && !was_blocked) {
-		skip->pinned = 0;
-		if (skip->state == ASIDE)
-			set_state(p, slot, READY);
+	if (skip_free) {
+		p->entries[skip].pinned = 0;
+		if (p->entries[skip].state == ASIDE)
+			set_state(p, (uint32_t)skip, READY);
 	}
 	if (found == UINT32_MAX)
 		return false;

@@ -108,11 +108,12 @@ static int migrate_from(struct meta_db *db, int64_t version)
 }
 
 /* Not among the settings of the connection: it writes to the file, which must be known for ours by
- * then. */
+ * then. The limit is above what checkpoint.c lets the WAL become, so that its blocks are used again
+ * and again, and only what an unusual load has added is given back. */
 static int set_wal(struct meta_db *db)
 {
 	sqlite3_stmt *st = NULL;
-	int r = db_exec(db, "PRAGMA auto_vacuum=NONE; PRAGMA journal_size_limit=67108864;");
+	int r = db_exec(db, "PRAGMA auto_vacuum=NONE; PRAGMA journal_size_limit=201326592;");
 
 	if (r < 0)
 		return r;

@@ -130,11 +130,11 @@ static void test_callers(void)
 	struct runs *r = runs_new(5, 2);
 	struct run_access a = { .op = RUN_CREATE, .now_ns = 1 };
 	static const struct {
-		int32_t tid;
 		uint64_t run;
+		int32_t tid;
 		uint32_t depth;
-	} table[] = { { 1, 5, 0 }, { 2, 6, 0 }, { 1, 5, 1 }, { 2, 6, 1 },
-		      { 3, 7, 0 }, { 2, 6, 2 }, { 1, 8, 0 }, { -1, 9, 0 } };
+	} table[] = { { 5, 1, 0 }, { 6, 2, 0 }, { 5, 1, 1 }, { 6, 2, 1 },
+		      { 7, 3, 0 }, { 6, 2, 2 }, { 8, 1, 0 }, { 9, -1, 0 } };
 
 	CHECK(r);
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
