@@ -18,7 +18,8 @@ struct failure {
 	char text[1024];
 };
 
-/** failure_set - say what failed; a longer text is cut. %m is the errno of the caller. */
+/** failure_set - say what failed; a longer text is cut, and what cannot be printed becomes '?'. %m is the errno of the
+ * caller, which stays as it is. */
 void failure_set(struct failure *f, enum exit_code code, const char *fmt, ...) PRINTF(3, 4);
 
 /** failure_prefix - put more in front of the text: where it happened. */

@@ -227,7 +227,7 @@ static int run_all(struct stack *s, int argc, char *const *argv)
 	if (s->opts.help)
 		options_help(stdout);
 	else if (s->opts.version)
-		(void)printf("kvcachefs %s\n", VERSION);
+		print_version(NULL, stdout);
 	else if (s->daemon.parent)
 		return daemon_wait(&s->daemon, s->opts.mountpoint);
 	else

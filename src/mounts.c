@@ -26,8 +26,12 @@ static void unescape(char *s)
 	while (*s != '\0') {
 		int c = *s == '\\' ? octal(s + 1) : -1;
 
-		*out++ = c > 0 ? (char)c : *s;
-		s += c > 0 ? 4 : 1;
+		if (c > 0) {
+			*out++ = (char)c;
+			s += 4;
+		} else {
+			*out++ = *s++;
+		}
 	}
 	*out = '\0';
 }

@@ -217,7 +217,13 @@ static int scan_args(struct options *o, struct args *a, int argc, char *const *a
 	opterr = 0;
 	/* One thread yet, so getopt's globals are ours. -N has a network namespace for its argument. */
 	/* NOLINTNEXTLINE(concurrency-mt-unsafe) */
-	while ((c = getopt_long(argc, argv, ":o:c:fdhVrwsnvN:", long_options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, ":o:fdhVrwsnvN:", long_options, NULL)) != -1) {
+		/* "-o -f": no list begins like this, it was forgotten. */
+		if ((c == 'o' || c == 'c') && optarg[0] == '-') {
+			failure_set(f, EXIT_USAGE, "%s needs an argument; see --help",
+				    c == 'o' ? "-o" : "--config");
+			return -EINVAL;
+		}
 		if (c != 'N' && take_flag(o, a, c) < 0)
 			return bad_flag(c, argv, f);
 	}

@@ -403,7 +403,8 @@ static unsigned name_distance(const char *a, const char *b)
 static void unknown_option(const char *name, struct failure *f)
 {
 	const char *nearest = NULL;
-	unsigned best = 4; /* farther away it is no slip of the fingers */
+	/* Farther away it is no slip of the fingers. */
+	size_t best = 1 + (strlen(name) < 6 ? strlen(name) / 2 : 3);
 
 	for (int i = 0; i < NR_OPTS; i++) {
 		unsigned d = name_distance(name, opt_table[i].name);

@@ -82,25 +82,26 @@ static int join(char *buf, const char *up, const char *name)
 
 	if (up_len + 1 + name_len >= PATH_MAX)
 		return -ENAMETOOLONG;
+	/* NOLINTNEXTLINE(bugprone-not-null-terminated-result): the rest follows */
 	memcpy(buf, up, up_len);
 	buf[up_len] = '/';
 	memcpy(buf + up_len + 1, name, name_len + 1);
 	return 0;
 }
 
-/* @path, relative to the working directory, as an absolute one without slashes at its end; both of PATH_MAX bytes. */
-static int make_absolute(const char *path, char *buf)
+/* @given, relative to the working directory, as an absolute one without slashes at its end; both of PATH_MAX bytes. */
+static int make_absolute(const char *given, char *buf)
 {
 	char cwd[PATH_MAX];
 	size_t len;
 	int r;
 
-	if (path[0] == '/') {
-		(void)snprintf(buf, PATH_MAX, "%s", path);
+	if (given[0] == '/') {
+		(void)snprintf(buf, PATH_MAX, "%s", given);
 	} else {
 		if (getcwd(cwd, sizeof cwd) == NULL)
 			return -errno;
-		r = join(buf, cwd, path);
+		r = join(buf, cwd, given);
 		if (r < 0)
 			return r;
 	}
@@ -315,7 +316,7 @@ static int check_dir(const char *what, const char *dir, struct failure *f)
 	else if (st.st_uid != geteuid())
 		bad = "belongs to another user";
 	else if ((st.st_mode & 0022) != 0)
-		bad = "others may write to it";
+		bad = "others may write to it; chmod 0700 it";
 	if (bad != NULL) {
 		failure_set(f, EXIT_USAGE, "%s %s: %s", what, dir, bad);
 		return -EPERM;
@@ -331,12 +332,12 @@ static int check_dir(const char *what, const char *dir, struct failure *f)
 static int resolve_dir(const struct options *o, const char *what, char *dir, struct failure *f)
 {
 	char path[PATH_MAX];
-	char real[PATH_MAX];
+	char real[PATH_MAX] = "";
 	int r = make_absolute(dir, path);
 
 	if (r == 0)
 		r = resolve(path, real);
-	if (r < 0) {
+	if (r != 0) {
 		errno = -r;
 		failure_set(f, EXIT_USAGE, "%s %s: %m", what, dir);
 		return r;

@@ -101,6 +101,13 @@ def test_listing_shows_changes_of_another_process_at_once(mount, other):
         assert len(os.listdir(mount.path)) == 19 - n
 
 
+def test_listing_right_after_a_close_shows_the_key(mount, other):
+    for n in range(200):
+        other.kv.put(mount.path / f"k{n}", b"x")
+        assert f"k{n}" in os.listdir(mount.path)
+        assert f"k{n}" in other.os.listdir(mount.path)
+
+
 def test_open_directory_that_was_removed_lists_nothing(mount):
     mount.mkdir("d")
     fd = os.open(mount.path / "d", os.O_RDONLY)

@@ -14,7 +14,6 @@
 #include "meta/meta.h"
 #include "meta/state.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
@@ -67,19 +66,9 @@ static int copy_pages(struct meta *m, int *ret_log)
 	return *ret_log - nr_copied;
 }
 
-static int run_restart(struct meta_db *db, struct meta_op *op)
-{
-	uint64_t nr = 0;
-
-	(void)op;
-	int r = meta_value_get(db, "restarts", &nr);
-
-	return r < 0 && r != -ENOENT ? r : meta_value_set(db, "restarts", nr + 1);
-}
-
 static void restart_wal(struct meta *m)
 {
-	struct meta_op op = { .run = run_restart };
+	struct meta_op op = { .run = meta_run_trivial };
 	int nr_log;
 
 	meta_lead_begin(m);

@@ -10,10 +10,12 @@
 #include "meta/meta.h"
 #include "meta/state.h"
 
+#include <errno.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 static void rollback(struct meta_db *db)
 {
@@ -174,15 +176,19 @@ int meta_healthy(const struct meta *m)
 	return atomic_load(&m->health);
 }
 
-static int run_probe(struct meta_db *db, struct meta_op *op)
+int meta_run_trivial(struct meta_db *db, struct meta_op *op)
 {
+	uint64_t nr = 0;
+
 	(void)op;
-	return meta_value_set(db, "probe", 1);
+	int r = meta_value_get(db, "trivial", &nr);
+
+	return r < 0 && r != -ENOENT ? r : meta_value_set(db, "trivial", nr + 1);
 }
 
 int meta_probe(struct meta *m)
 {
-	struct meta_op op = { .run = run_probe };
+	struct meta_op op = { .run = meta_run_trivial };
 
 	return meta_submit(m, &op);
 }

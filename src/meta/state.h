@@ -67,6 +67,9 @@ void meta_lead_begin(struct meta *m) EXCLUDES(m->lock);
 void meta_lead_end(struct meta *m) EXCLUDES(m->lock);
 /** meta_commit_one - as leader: run @op in a transaction of its own. */
 int meta_commit_one(struct meta *m, struct meta_op *op) MUST_CHECK;
+/** meta_run_trivial - the run of an operation that changes one page and nothing that matters.
+ * (Storing the value that a row has already would not do: SQLite then writes no page.) */
+int meta_run_trivial(struct meta_db *db, struct meta_op *op) MUST_CHECK;
 
 /* meta.c */
 /** meta_pool_release - end the transactions that idle readers keep, so that a checkpoint can pass

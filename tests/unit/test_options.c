@@ -162,49 +162,48 @@ static void test_defaults(void)
 }
 
 /* Options as they come with -o; what is wrong must be named and must leave everything as it was. */
+static const struct {
+	const char *list;
+	const char *say; /* NULL: accepted */
+} lists[] = {
+	{ "", NULL },
+	{ ",,", NULL },
+	{ "ram_size=64M,evict=off,threads=8", NULL },
+	{ "rw,exec,atime,noatime,relatime,nodev,nosuid,dev,suid,user,noauto,nofail,_netdev", NULL },
+	{ "x-systemd.automount,x-gvfs-show,comment=a b,subtype=kvcachefs,defaults", NULL },
+	{ "state_dir=/a\\,b", NULL },
+	{ "no_passthrough,no_allow_other,no_default_permissions,no_io_uring", NULL },
+	{ "fsname=host:/x", NULL },
+	{ "huge=always,log_level=debug", NULL },
+	{ "ram_size", "option 'ram_size' needs a value" },
+	{ "ram_size=", "option 'ram_size': bad value ''" },
+	{ "ram_size=lots", "option 'ram_size': bad value 'lots'; expected a size such as" },
+	{ "ram_size=1K", "at least 1M" },
+	{ "ram_size=0", "at least 1M" },
+	{ "ram_size=200%", "option 'ram_size': bad value '200%'" },
+	{ "evict=maybe", "option 'evict': bad value 'maybe'; expected on or off" },
+	{ "huge=yes", "expected one of within_size, always, advise, never" },
+	{ "threads=1025", "expected a number from 0 to 1024" },
+	{ "threads=-1", "option 'threads': bad value '-1'" },
+	{ "publish_wait=61s", "at most 1m" },
+	{ "entry_timeout=soon",
+	  "option 'entry_timeout': bad value 'soon'; expected a time such as" },
+	{ "state_dir=relative", "expected an absolute path" },
+	{ "state_dir=/a ;b", "expected an absolute path" },
+	{ "state_dir=/a\nb", "expected an absolute path" },
+	{ "fsname=a b", "option 'fsname': bad value 'a b'" },
+	{ "fsname=", "option 'fsname': bad value ''" },
+	{ "ram_siez=1G", "unknown option 'ram_siez'; did you mean 'ram_size'?" },
+	{ "Evict=on", "did you mean 'evict'?" },
+	{ "completely_different", "unknown option 'completely_different'; see --help" },
+	{ "no_ram_size", "unknown option 'no_ram_size'" },
+	{ "no_evict=on", "unknown option 'no_evict'" },
+	{ "=1", "unknown option ''" },
+};
+
 static void test_lists(void)
 {
-	static const struct {
-		const char *list;
-		const char *say; /* NULL: accepted */
-	} table[] = {
-		{ "", NULL },
-		{ ",,", NULL },
-		{ "ram_size=64M,evict=off,threads=8", NULL },
-		{ "rw,exec,atime,noatime,relatime,nodev,nosuid,dev,suid,user,noauto,nofail,_netdev",
-		  NULL },
-		{ "x-systemd.automount,x-gvfs-show,comment=a b,subtype=kvcachefs,defaults", NULL },
-		{ "state_dir=/a\\,b", NULL },
-		{ "no_passthrough,no_allow_other,no_default_permissions,no_io_uring", NULL },
-		{ "fsname=host:/x", NULL },
-		{ "huge=always,log_level=debug", NULL },
-		{ "ram_size", "option 'ram_size' needs a value" },
-		{ "ram_size=", "option 'ram_size': bad value ''" },
-		{ "ram_size=lots", "option 'ram_size': bad value 'lots'; expected a size such as" },
-		{ "ram_size=1K", "at least 1M" },
-		{ "ram_size=0", "at least 1M" },
-		{ "ram_size=200%", "option 'ram_size': bad value '200%'" },
-		{ "evict=maybe", "option 'evict': bad value 'maybe'; expected on or off" },
-		{ "huge=yes", "expected one of within_size, always, advise, never" },
-		{ "threads=1025", "expected a number from 0 to 1024" },
-		{ "threads=-1", "option 'threads': bad value '-1'" },
-		{ "publish_wait=61s", "at most 1m" },
-		{ "entry_timeout=soon",
-		  "option 'entry_timeout': bad value 'soon'; expected a time such as" },
-		{ "state_dir=relative", "expected an absolute path" },
-		{ "state_dir=/a ;b", "expected an absolute path" },
-		{ "state_dir=/a\nb", "expected an absolute path" },
-		{ "fsname=a b", "option 'fsname': bad value 'a b'" },
-		{ "fsname=", "option 'fsname': bad value ''" },
-		{ "ram_siez=1G", "unknown option 'ram_siez'; did you mean 'ram_size'?" },
-		{ "Evict=on", "did you mean 'evict'?" },
-		{ "completely_different", "unknown option 'completely_different'; see --help" },
-		{ "no_ram_size", "unknown option 'no_ram_size'" },
-		{ "no_evict=on", "unknown option 'no_evict'" },
-		{ "=1", "unknown option ''" },
-	};
-
-	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
 		struct failure f = { 0 };
 		static struct options o;
 		char *before;
@@ -213,15 +212,15 @@ static void test_lists(void)
 
 		options_init(&o, &env);
 		before = printed(&o);
-		r = options_parse_list(&o, table[i].list, &f);
+		r = options_parse_list(&o, lists[i].list, &f);
 		after = printed(&o);
-		if (table[i].say != NULL) {
+		if (lists[i].say != NULL) {
 			CHECK_EQ(r, -EINVAL);
 			CHECK_EQ(f.code, EXIT_USAGE);
-			has(f.text, table[i].say);
+			has(f.text, lists[i].say);
 			CHECK(strcmp(before, after) == 0);
 		} else if (r < 0) {
-			(void)fprintf(stderr, "'%s': %s\n", table[i].list, f.text);
+			(void)fprintf(stderr, "'%s': %s\n", lists[i].list, f.text);
 			exit(1);
 		}
 		free(before);
@@ -423,6 +422,10 @@ static void test_args_refused(void)
 		{ { "kvcachefs", "/mnt", "-x" }, "unknown flag '-x'" },
 		{ { "kvcachefs", "/mnt", "--frob" }, "unknown flag '--frob'" },
 		{ { "kvcachefs", "/mnt", "-o" }, "-o needs an argument" },
+		{ { "kvcachefs", "/mnt", "-o", "-f" }, "-o needs an argument" },
+		{ { "kvcachefs", "/mnt", "--config", "-f" }, "--config needs an argument" },
+		{ { "kvcachefs", "/mnt", "-o", "huge=\xff\xc3\xa4\x1b[m" },
+		  "bad value '?\xc3\xa4?[m'" },
 		{ { "kvcachefs", "/mnt", "--config" }, "--config needs an argument" },
 		{ { "kvcachefs", "/mnt", "-o", "ram_size=x" }, "option 'ram_size': bad value 'x'" },
 		{ { "kvcachefs", "/mnt", "-o", "config" }, "option 'config' needs the path" },
