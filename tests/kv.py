@@ -83,8 +83,17 @@ def unmount_below(directory):
     found = [path for path, _, _ in mounts(directory)]
     for path in reversed(found):
         if subprocess.run(["umount", path], stderr=subprocess.DEVNULL, check=False).returncode:
-            subprocess.run(["umount", "-l", path], check=True)
+            subprocess.run(["umount", "-f", "-l", path], check=True)
     return found
+
+
+def _stuck_threads(pid):
+    """Where in the kernel the threads of a process wait."""
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            found.append((task / "comm").read_text().strip() + "\n" + (task / "stack").read_text())
+    return "\n".join(found)
 
 
 # ---- the daemon
@@ -166,7 +175,13 @@ class Daemon:
     def kill9(self):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            stuck = _stuck_threads(self.process.pid)
+            subprocess.run(["umount", "-f", "-l", str(self.path)], check=False)  # ends the wait of all its users
+            self.process.wait()
+            raise AssertionError(f"the killed daemon does not end, nor do its users:\n{stuck}") from None
 
     def restart(self, how="SIGTERM"):
         """Stop (or kill -9, once what was closed is published) the daemon, and start it again on the same state."""

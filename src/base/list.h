@@ -41,8 +41,8 @@ static inline void list_del(struct list *n)
 	list_init(n);
 }
 
-#define list_for_each_safe(pos, tmp, head)                                         \
-	for ((pos) = (head)->next, (tmp) = (pos)->next; (pos) != (head);           \
+#define list_for_each_safe(pos, tmp, head)                               \
+	for ((pos) = (head)->next, (tmp) = (pos)->next; (pos) != (head); \
 	     (pos) = (tmp), (tmp) = (pos)->next)
 
 #endif

@@ -68,7 +68,8 @@ int cache_getattr(struct cache *c, uint64_t node, struct cache_attr *ret)
 	return n ? 0 : -ESTALE;
 }
 
-static int set_size(struct cache *c, struct caller who, struct node *n, struct handle *h, uint64_t size_bytes)
+static int set_size(struct cache *c, struct caller who, struct node *n, struct handle *h,
+		    uint64_t size_bytes)
 {
 	AUTO_CLOSE int own = -1;
 	struct cache_attr a;
@@ -77,10 +78,11 @@ static int set_size(struct cache *c, struct caller who, struct node *n, struct h
 
 	mutex_lock(&c->lock);
 	node_attr(c, n, &a);
-	bool fixed = n->state == NODE_COMPLETE && !(n->row.flags & OBJECT_IN_PLACE) && n->nr_write == 0;
+	bool fixed =
+		n->state == NODE_COMPLETE && !(n->row.flags & OBJECT_IN_PLACE) && n->nr_write == 0;
 
 	/* By path, of a published version: the change belongs to a version of its own. */
-	if (fixed && (uint64_t)a.st.st_size != size_bytes && retry_note(c, who, n, O_RDWR, true))
+	if (fixed && (uint64_t)a.st.st_size != size_bytes && retry_note(c, who, O_RDWR, true))
 		r = -ESTALE;
 	mutex_unlock(&c->lock);
 	if (r < 0 || (fixed && (uint64_t)a.st.st_size == size_bytes))
@@ -102,10 +104,12 @@ static int set_size(struct cache *c, struct caller who, struct node *n, struct h
 static int end_truncate(struct cache *c, struct caller who, struct node *n)
 {
 	mutex_lock(&c->lock);
-	bool mine = n->state == NODE_PROCESSING && n->pending && n->nr_open == 0;
+	bool mine = n->state == NODE_PROCESSING && n->pending && n->nr_open == 0 && n->nr_reserved <= 1;
 	struct retry *again = retry_find(c, who.tid);
 
 	n->written = true;
+	n->opened = true;
+	n->by_user |= who.uid != 0;
 	n->refs++;
 	mutex_unlock(&c->lock);
 	int r = mine ? publish(c, n, &(struct publish_at){ 0 }) : 0;
@@ -159,18 +163,22 @@ static void set_row(struct object_row *row, const struct cache_setattr *s)
 	row->ctime_ns = s->set & SET_CTIME ? s->ctime_ns : now;
 }
 
-static int setattr_node(struct cache *c, struct caller who, struct node *n, struct handle *h, const struct cache_setattr *s)
+static int setattr_node(struct cache *c, struct caller who, struct node *n, struct handle *h,
+			const struct cache_setattr *s)
 {
 	bool file = S_ISREG(n->row.mode);
 	int r = 0;
 
 	if (s->set & SET_SIZE)
-		r = file ? set_size(c, who, n, h, s->size_bytes) : S_ISDIR(n->row.mode) ? -EISDIR : -EINVAL;
+		r = file		   ? set_size(c, who, n, h, s->size_bytes)
+		    : S_ISDIR(n->row.mode) ? -EISDIR
+					   : -EINVAL;
 	if (r == 0 && file && (s->set & (SET_ATIME | SET_MTIME)))
 		r = set_file_times(c, n, s);
 	if (r < 0)
 		return r;
 	mutex_lock(&c->lock);
+	n->by_user |= (s->set & SET_SIZE) && who.uid != 0;
 	set_row(&n->row, s);
 	bool done = n->state != NODE_COMPLETE;
 
@@ -180,8 +188,8 @@ static int setattr_node(struct cache *c, struct caller who, struct node *n, stru
 	return row_store(c, n);
 }
 
-int cache_setattr(struct cache *c, struct caller who, uint64_t node, struct handle *h, const struct cache_setattr *s,
-		  struct cache_attr *ret)
+int cache_setattr(struct cache *c, struct caller who, uint64_t node, struct handle *h,
+		  const struct cache_setattr *s, struct cache_attr *ret)
 {
 	struct node *n = node_get(c, node);
 	int r = n ? setattr_node(c, who, n, h, s) : -ESTALE;

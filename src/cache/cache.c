@@ -105,6 +105,8 @@ static int start(struct cache *c, const struct cache_config *cfg)
 	c->runs = runs_new(policy_last_run(c->policy) + 1, NR_CALLERS);
 	r = c->runs ? load_root(c) : -ENOMEM;
 	if (r == 0)
+		evict_over_budget(c, 0); /* it may be smaller than last time */
+	if (r == 0)
 		r = thread_start(&c->keeper, "keeper", keeper_run, c);
 	return r;
 }
@@ -119,6 +121,7 @@ int cache_open(const struct cache_config *cfg, struct cache **ret)
 	for (int i = 0; i < NR_BYTES_LOCKS; i++)
 		mutex_init(&c->bytes_lock[i]);
 	cond_init(&c->wake);
+	cond_init(&c->settled);
 	list_init(&c->retry_order);
 	list_init(&c->atimes);
 	c->placement_epoch = 1;
@@ -189,6 +192,7 @@ void cache_close(struct cache *c)
 	map_fini(&c->pendings);
 	map_fini(&c->retries);
 	cond_fini(&c->wake);
+	cond_fini(&c->settled);
 	for (int i = 0; i < NR_BYTES_LOCKS; i++)
 		mutex_fini(&c->bytes_lock[i]);
 	mutex_fini(&c->lock);

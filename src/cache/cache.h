@@ -35,7 +35,7 @@ struct cache_hooks {
 };
 
 struct cache_config {
-	const char *state_dir; /* kvcachefs.db and, unless @memory_dir is set, memory/ are in it */
+	const char *state_dir;	/* kvcachefs.db and, unless @memory_dir is set, memory/ are in it */
 	const char *memory_dir; /* NULL: mount a private tmpfs */
 	const char *huge;
 	uint64_t ram_bytes; /* the memory tier's budget */
@@ -77,8 +77,8 @@ void cache_set_hooks(struct cache *c, const struct cache_hooks *h);
 
 /** cache_lookup - resolve one name. -EINPROGRESS: a writer is closing it: ask again when settled, or at *@ret_deadline_ns
  * (CLOCK_MONOTONIC) with @wait false. A miss is success with node 0. */
-int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait, struct cache_entry *ret,
-		 uint64_t *ret_deadline_ns) MUST_CHECK;
+int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait,
+		 struct cache_entry *ret, uint64_t *ret_deadline_ns) MUST_CHECK;
 void cache_forget(struct cache *c, uint64_t node, uint64_t nr);
 
 struct new_node {
@@ -86,33 +86,45 @@ struct new_node {
 	const char *target; /* of a symbolic link, else NULL */
 };
 /** cache_make - directory, symbolic link, fifo, socket or empty file. Device nodes: -EPERM. */
-int cache_make(struct cache *c, struct caller who, uint64_t parent, struct name name, struct new_node what,
-	       struct cache_entry *ret) MUST_CHECK;
+int cache_make(struct cache *c, struct caller who, uint64_t parent, struct name name,
+	       struct new_node what, struct cache_entry *ret) MUST_CHECK;
 int cache_link(struct cache *c, struct caller who, uint64_t node, uint64_t parent, struct name name,
 	       struct cache_entry *ret) MUST_CHECK;
 /** cache_unlink - @dir: rmdir. */
-int cache_unlink(struct cache *c, struct caller who, uint64_t parent, struct name name, bool dir) MUST_CHECK;
+int cache_unlink(struct cache *c, struct caller who, uint64_t parent, struct name name, bool dir)
+	MUST_CHECK;
 
 struct rename_at {
 	uint64_t parent;
 	struct name name;
 };
 /** cache_rename - @flags of renameat2(2): RENAME_NOREPLACE, RENAME_EXCHANGE; others -EINVAL. */
-int cache_rename(struct cache *c, struct caller who, struct rename_at from, struct rename_at to, unsigned flags) MUST_CHECK;
+int cache_rename(struct cache *c, struct caller who, struct rename_at from, struct rename_at to,
+		 unsigned flags) MUST_CHECK;
 /** cache_readlink - @buf of PATH_MAX bytes; terminated by NUL. */
 int cache_readlink(struct cache *c, uint64_t node, char *buf, size_t cap) MUST_CHECK;
 
+/** cache_settle_dir - before a listing: wait, no longer than publish_wait_ns, for the writers that are closing in @node. */
+void cache_settle_dir(struct cache *c, uint64_t node);
 /** cache_readdir - call @fn for the entries behind @cookie (0: all) until it returns false. Cookies are > 0, ascending,
  * and stay valid; a name that is there all the time is seen exactly once. */
 int cache_readdir(struct cache *c, uint64_t node, uint64_t cookie,
-		  bool (*fn)(void *arg, struct name name, uint64_t ino, mode_t type, uint64_t cookie), void *arg) MUST_CHECK;
+		  bool (*fn)(void *arg, struct name name, uint64_t ino, mode_t type,
+			     uint64_t cookie),
+		  void *arg) MUST_CHECK;
 /** cache_parent - the directory's parent (its own for the root): "..". */
 uint64_t cache_parent(struct cache *c, uint64_t node);
 
 /* Attributes. @h may be NULL. */
 int cache_getattr(struct cache *c, uint64_t node, struct cache_attr *ret) MUST_CHECK;
 enum {
-	SET_MODE = 1, SET_UID = 2, SET_GID = 4, SET_SIZE = 8, SET_ATIME = 16, SET_MTIME = 32, SET_CTIME = 64,
+	SET_MODE = 1,
+	SET_UID = 2,
+	SET_GID = 4,
+	SET_SIZE = 8,
+	SET_ATIME = 16,
+	SET_MTIME = 32,
+	SET_CTIME = 64,
 };
 struct cache_setattr {
 	unsigned set; /* SET_* */
@@ -125,26 +137,30 @@ struct cache_setattr {
 	int64_t ctime_ns;
 };
 /** cache_setattr - -ESTALE when a truncation by path must go to a new version: the kernel looks the name up again. */
-int cache_setattr(struct cache *c, struct caller who, uint64_t node, struct handle *h, const struct cache_setattr *s,
-		  struct cache_attr *ret) MUST_CHECK;
+int cache_setattr(struct cache *c, struct caller who, uint64_t node, struct handle *h,
+		  const struct cache_setattr *s, struct cache_attr *ret) MUST_CHECK;
 int cache_statfs(struct cache *c, struct statvfs *ret) MUST_CHECK;
 
 /* Extended attributes: user.* alone, others -EOPNOTSUPP. get and list: with @cap 0 the length needed, else -ERANGE. */
-int cache_getxattr(struct cache *c, uint64_t node, const char *name, char *buf, size_t cap, size_t *ret_len) MUST_CHECK;
-int cache_setxattr(struct cache *c, uint64_t node, const char *name, const char *value, size_t len, int flags) MUST_CHECK;
+int cache_getxattr(struct cache *c, uint64_t node, const char *name, char *buf, size_t cap,
+		   size_t *ret_len) MUST_CHECK;
+int cache_setxattr(struct cache *c, uint64_t node, const char *name, const char *value, size_t len,
+		   int flags) MUST_CHECK;
 int cache_removexattr(struct cache *c, uint64_t node, const char *name) MUST_CHECK;
-int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_t *ret_len) MUST_CHECK;
+int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_t *ret_len)
+	MUST_CHECK;
 
 /* Data. A handle is one open(2). */
 
 /** cache_create - create and open, or open what appeared meanwhile. The entry counts a lookup. */
-int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode, int flags,
-		 struct cache_entry *ret, struct handle **ret_h) MUST_CHECK;
+int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode,
+		 int flags, struct cache_entry *ret, struct handle **ret_h) MUST_CHECK;
 /** cache_tmpfile - a file without a name, in the placement of @parent; cache_link publishes it. */
-int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mode, int flags, struct cache_entry *ret,
-		  struct handle **ret_h) MUST_CHECK;
+int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mode, int flags,
+		  struct cache_entry *ret, struct handle **ret_h) MUST_CHECK;
 /** cache_open_file - -ESTALE: the kernel must look the name up again, and gets another node. -ENOSPC: memory is full. */
-int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags, struct handle **ret) MUST_CHECK;
+int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
+		    struct handle **ret) MUST_CHECK;
 /** handle_direct - whether the bytes are in one file for the life of the handle, so that the kernel may go there itself;
  * its descriptor is handle_fd's. A handle that is not direct gives its reads and writes to cache_read and cache_write. */
 bool handle_direct(const struct handle *h);
@@ -159,13 +175,14 @@ int cache_flush(struct cache *c, struct caller who, struct handle *h) MUST_CHECK
 /** cache_release - the last close: publishes, or gives up. @h is gone. */
 void cache_release(struct cache *c, struct handle *h);
 int cache_fsync(struct cache *c, struct handle *h) MUST_CHECK;
-int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_bytes, uint64_t len_bytes) MUST_CHECK;
+int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_bytes,
+		    uint64_t len_bytes) MUST_CHECK;
 
 /** cache_flock - flock(2), on the object, whichever version of it @h has open. @owner names the open file. @op: LOCK_SH,
  * LOCK_EX, LOCK_UN. -EWOULDBLOCK when it must wait: then, with @ticket not NULL, it is queued and *@ticket names the wait:
  * @granted is called once with @arg, unless cache_flock_cancel returned true before. */
-int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op, void (*granted)(void *arg), void *arg,
-		uint64_t *ticket) MUST_CHECK;
+int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op,
+		void (*granted)(void *arg), void *arg, uint64_t *ticket) MUST_CHECK;
 bool cache_flock_cancel(struct cache *c, uint64_t ticket);
 
 /* What /.kvcache/stats tells. Counters since the start, gauges now. */

@@ -129,7 +129,8 @@ static bool evict_one(struct cache *c, uint64_t except)
 
 	for (unsigned i = 0; i < e.nr_names; i++) {
 		if (r == 0 && e.texts[i] && c->hooks.inval_entry)
-			c->hooks.inval_entry(c->hooks.arg, e.names[i].parent, (struct name){ e.texts[i], e.lens[i] });
+			c->hooks.inval_entry(c->hooks.arg, e.names[i].parent,
+					     (struct name){ e.texts[i], e.lens[i] });
 		free(e.texts[i]);
 	}
 	if (r == -ENOENT) { /* removed in the meantime: that made room as well */
@@ -171,8 +172,8 @@ static bool admit(struct cache *c, uint64_t used, uint64_t bytes) REQUIRES(c->lo
 
 	if (bytes)
 		return bytes <= budget && used <= budget - bytes;
-	return used < budget ||
-	       (policy_evictable_bytes(c->policy) > 0 && used < budget + memory_headroom(budget) / 2);
+	return used < budget || (policy_evictable_bytes(c->policy) > 0 &&
+				 used < budget + memory_headroom(budget) / 2);
 }
 
 int room_for(struct cache *c, uint64_t bytes)
@@ -211,7 +212,8 @@ void evict_overflow(struct cache *c)
 {
 	for (;;) {
 		mutex_lock(&c->lock);
-		bool over = memory_usage(c) > c->cfg.ram_bytes + memory_headroom(c->cfg.ram_bytes) / 4;
+		bool over =
+			memory_usage(c) > c->cfg.ram_bytes + memory_headroom(c->cfg.ram_bytes) / 4;
 
 		mutex_unlock(&c->lock);
 		if (!over || !evict_one(c, 0))

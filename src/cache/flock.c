@@ -21,12 +21,14 @@ struct claim {
 struct lock {
 	struct map_node by_object;
 	struct list held;
-	struct list queue; /* first come, first served: a waiting writer is not starved by readers */
+	struct list
+		queue; /* first come, first served: a waiting writer is not starved by readers */
 };
 
 struct flocks {
 	struct map locks;
-	struct list granted; /* claims whose wait is over and has not been told; the lock is in held as well */
+	struct list
+		granted; /* claims whose wait is over and has not been told; the lock is in held as well */
 	uint64_t next_ticket;
 };
 
@@ -118,7 +120,7 @@ static bool release_owner(struct lock *l, uint64_t owner)
 	struct list *at;
 	struct list *tmp;
 
-	list_for_each_safe(at, tmp, &l->held) {
+	list_for_each_safe (at, tmp, &l->held) {
 		struct claim *c = list_entry(at, struct claim, link);
 
 		if (c->owner == owner) {
@@ -130,8 +132,8 @@ static bool release_owner(struct lock *l, uint64_t owner)
 	return false;
 }
 
-int flock_lock(struct flocks *f, uint64_t object, uint64_t owner, bool exclusive, const struct flock_wait *wait,
-	       uint64_t *ret_ticket)
+int flock_lock(struct flocks *f, uint64_t object, uint64_t owner, bool exclusive,
+	       const struct flock_wait *wait, uint64_t *ret_ticket)
 {
 	struct lock *l = lock_of(f, object);
 	struct claim *c = calloc(1, sizeof *c);
@@ -189,7 +191,7 @@ bool flock_cancel(struct flocks *f, uint64_t ticket)
 			struct list *at;
 			struct list *tmp;
 
-			list_for_each_safe(at, tmp, &l->queue) {
+			list_for_each_safe (at, tmp, &l->queue) {
 				struct claim *c = list_entry(at, struct claim, link);
 
 				if (c->ticket == ticket) {

@@ -21,8 +21,8 @@ void flocks_free(struct flocks *f);
 
 /** flock_lock - @owner takes @object shared or exclusive, giving up what it holds there. Returns 0, -ENOMEM, or -EWOULDBLOCK;
  * then with @wait not NULL the wish is queued and *@ret_ticket names it (never 0). */
-int flock_lock(struct flocks *f, uint64_t object, uint64_t owner, bool exclusive, const struct flock_wait *wait,
-	       uint64_t *ret_ticket) MUST_CHECK;
+int flock_lock(struct flocks *f, uint64_t object, uint64_t owner, bool exclusive,
+	       const struct flock_wait *wait, uint64_t *ret_ticket) MUST_CHECK;
 /** flock_unlock - give up what @owner holds on @object and hand it on. */
 void flock_unlock(struct flocks *f, uint64_t object, uint64_t owner);
 /** flock_cancel - take a queued wish back; false when it was granted already (or never was). */

@@ -30,7 +30,9 @@ void note_atime(struct cache *c, struct node *n)
 	a = malloc(sizeof *a);
 	if (!a)
 		return;
-	*a = (struct atime_note){ .object = n->row.id, .node = node_id(n), .atime_ns = n->row.atime_ns };
+	*a = (struct atime_note){ .object = n->row.id,
+				  .node = node_id(n),
+				  .atime_ns = n->row.atime_ns };
 	list_add_tail(&c->atimes, &a->link);
 	n->atime_dirty = true;
 }
@@ -56,7 +58,8 @@ bool note_access(struct cache *c, struct caller who, enum run_op op, struct node
 		policy_touch(c->policy, ev.stat_object, ev.stat_at);
 	if (op == RUN_LOOKUP && a.object)
 		/* The kernel answers for entry_timeout without asking again. */
-		policy_grace(c->policy, a.object, a.now_ns + c->cfg.grace_ns + c->cfg.entry_timeout_ns);
+		policy_grace(c->policy, a.object,
+			     a.now_ns + c->cfg.grace_ns + c->cfg.entry_timeout_ns);
 	if (op == RUN_OPEN) {
 		policy_touch(c->policy, a.object, ev.at);
 		policy_grace(c->policy, a.object, 0);
@@ -103,7 +106,8 @@ static int flush_run(struct meta_db *db, struct meta_op *op)
 	for (unsigned i = 0; i < f->nr_ghosts && r == 0; i++) {
 		const struct policy_ghost *g = &f->ghosts[i];
 
-		r = g->gone ? meta_ghost_del(db, g->name) : meta_ghost_put(db, g->name, g->bytes, g->seq);
+		r = g->gone ? meta_ghost_del(db, g->name)
+			    : meta_ghost_put(db, g->name, g->bytes, g->seq);
 		if (r == -ENOENT)
 			r = 0;
 	}
@@ -115,7 +119,7 @@ static void take_atimes(struct cache *c, struct flush_op *f) REQUIRES(c->lock)
 	struct list *at;
 	struct list *tmp;
 
-	list_for_each_safe(at, tmp, &c->atimes) {
+	list_for_each_safe (at, tmp, &c->atimes) {
 		struct atime_note *a = list_entry(at, struct atime_note, link);
 		struct node *n = node_find(c, a->node);
 
@@ -147,8 +151,9 @@ static bool flush_batch(struct cache *c, struct flush_op *f)
 	int r = meta_submit(c->meta, &f->op);
 
 	if (r < 0)
-		log_msg(LOG_WARNING, "cache: access times and eviction order not recorded err=%d", -r);
-	list_for_each_safe(at, tmp, &f->atimes)
+		log_msg(LOG_WARNING, "cache: access times and eviction order not recorded err=%d",
+			-r);
+	list_for_each_safe (at, tmp, &f->atimes)
 		free(list_entry(at, struct atime_note, link));
 	return r == 0 && (f->nr_heat == HEAT_BATCH || f->nr_ghosts == HEAT_BATCH);
 }
@@ -188,9 +193,10 @@ static void publish_again(struct cache *c)
 
 		if (r == -ENOSPC || r == -EIO)
 			return;
-		log_msg(LOG_NOTICE, "cache: publishing was tried again gen=%" PRIu64 " err=%d", node_id(n), -r);
+		log_msg(LOG_NOTICE, "cache: publishing was tried again gen=%" PRIu64 " err=%d",
+			node_id(n), -r);
 		mutex_lock(&c->lock);
-		if (r < 0)
+		if (r < 0 && r != -EALREADY)
 			version_give_up(c, n);
 		n->unpublished = false;
 		n->refs--;
@@ -251,7 +257,7 @@ void keeper_run(void *arg)
 
 struct restore {
 	struct cache *c;
-	uint64_t last;	/* id of the last object seen */
+	uint64_t last; /* id of the last object seen */
 	uint64_t nr;
 	uint64_t lost[DROP_BATCH]; /* objects whose bytes are gone */
 	unsigned nr_lost;
@@ -271,17 +277,21 @@ static bool restore_row(void *arg, const struct object_row *row)
 	struct stat st;
 	struct known *k;
 	struct place at = { row->heat_run, row->heat_depth };
-	enum policy_list list = row->heat_list == POLICY_PROTECTED ? POLICY_PROTECTED : POLICY_PROBATION;
+	enum policy_list list =
+		row->heat_list == POLICY_PROTECTED ? POLICY_PROTECTED : POLICY_PROBATION;
 
 	s->last = row->id;
-	if (memory_stat(c->memory, row->gen, &st) < 0) {
+	/* Shorter than what was published: not the bytes that the key had. */
+	if (memory_stat(c->memory, row->gen, &st) < 0 ||
+	    (!(row->flags & OBJECT_IN_PLACE) && (uint64_t)st.st_size < row->size_bytes)) {
 		s->lost[s->nr_lost++] = row->id;
 		s->more = s->nr_lost == DROP_BATCH;
 		return !s->more;
 	}
 	k = malloc(sizeof *k);
-	s->r = k ? policy_restore(c->policy, row->id, name_key(row->parent, row->hash), (uint64_t)st.st_blocks * 512, list, at) :
-		   -ENOMEM;
+	s->r = k ? policy_restore(c->policy, row->id, name_key(row->parent, row->hash),
+				  (uint64_t)st.st_blocks * 512, list, at)
+		 : -ENOMEM;
 	if (s->r < 0) {
 		free(k);
 		return false;

@@ -12,7 +12,8 @@ struct found {
 	int r; /* 0 or -ENOENT */
 };
 
-static int read_rows(struct cache *c, uint64_t parent, uint64_t hash, struct name name, struct found *ret)
+static int read_rows(struct cache *c, uint64_t parent, uint64_t hash, struct name name,
+		     struct found *ret)
 {
 	struct meta_db *db;
 	int r = meta_read_begin(c->meta, &db);
@@ -28,8 +29,8 @@ static int read_rows(struct cache *c, uint64_t parent, uint64_t hash, struct nam
 }
 
 /* What is under construction under the name, as far as the caller may see it. Returns 1 when that answers the lookup. */
-static int lookup_pending(struct cache *c, struct caller who, struct pending *p, bool wait, struct cache_entry *ret,
-			  uint64_t *ret_deadline_ns) REQUIRES(c->lock)
+static int lookup_pending(struct cache *c, struct caller who, struct pending *p, bool wait,
+			  struct cache_entry *ret, uint64_t *ret_deadline_ns) REQUIRES(c->lock)
 {
 	struct node *own = pending_own(p, who.tid);
 	uint64_t now = clock_mono_ns();
@@ -67,14 +68,17 @@ static struct node *node_of_row(struct cache *c, const struct object_row *row) R
 	return n;
 }
 
-static int answer(struct cache *c, struct caller who, const struct found *f, bool pending, struct cache_entry *ret)
-	REQUIRES(c->lock)
+static int answer(struct cache *c, struct caller who, const struct found *f, bool pending,
+		  struct cache_entry *ret) REQUIRES(c->lock)
 {
 	if (f->r == -ENOENT) {
 		c->stats.lookup_misses++;
-		bool again = note_access(c, who, RUN_LOOKUP, NULL, name_key(f->dentry.parent, f->dentry.hash));
+		bool again = note_access(c, who, RUN_LOOKUP, NULL,
+					 name_key(f->dentry.parent, f->dentry.hash));
 
-		*ret = (struct cache_entry){ .ttl_ns = pending || again ? 0 : c->cfg.negative_timeout_ns };
+		*ret = (struct cache_entry){ .ttl_ns = pending || again
+							       ? 0
+							       : c->cfg.negative_timeout_ns };
 		return 0;
 	}
 	struct node *n = node_of_row(c, &f->row);
@@ -82,13 +86,16 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 	if (!n)
 		return -ENOMEM;
 	(void)note_access(c, who, RUN_LOOKUP, n, name_key(f->dentry.parent, f->dentry.hash));
-	node_entry(c, n, pending ? 0 : c->cfg.entry_timeout_ns, ret);
+	/* Another name of it may be written to without this one's dentry being known. */
+	bool shared = S_ISREG(f->row.mode) && f->row.nlink > 1;
+
+	node_entry(c, n, pending || shared ? 0 : c->cfg.entry_timeout_ns, ret);
 	return 0;
 }
 
 /* The caller opened an older node of this object for writing and was sent round: the version that it shall write. */
-static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, struct name name, const struct object_row *old,
-			 struct cache_entry *ret)
+static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, struct name name,
+			 const struct object_row *old, struct cache_entry *ret)
 {
 	struct version_of of = { .parent = parent, .name = name, .old = old };
 	struct node *v = NULL;
@@ -112,23 +119,48 @@ static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, st
 		return r;
 	mutex_lock(&c->lock);
 	again = retry_find(c, who.tid);
-	if (again)
+	if (again && !again->answer) {
 		again->answer = node_id(v);
+		v->nr_reserved++;
+	}
 	node_entry(c, v, 0, ret);
 	mutex_unlock(&c->lock);
 	node_put(c, v);
 	return 0;
 }
 
-static bool wants_version(struct cache *c, struct caller who, uint64_t object) REQUIRES(c->lock)
+/* The caller was sent round to write, and this is the name it comes back for. */
+static bool wants_version(struct cache *c, struct caller who, const struct pending *p, const struct object_row *row)
+	REQUIRES(c->lock)
 {
 	struct retry *again = retry_find(c, who.tid);
 
-	return again && again->write && again->object == object;
+	if (!again || !again->write)
+		return false;
+	if (again->answer) {
+		struct node *v = node_find(c, again->answer);
+
+		return v && v->pending && v->pending == p;
+	}
+	return p || (row && S_ISREG(row->mode) && !(row->flags & OBJECT_IN_PLACE));
 }
 
-int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait, struct cache_entry *ret,
-		 uint64_t *ret_deadline_ns)
+/* Another name of the object may be about to get a new version. */
+static uint64_t closing_until(struct cache *c, uint64_t object) REQUIRES(c->lock)
+{
+	for (size_t i = 0; i < c->pendings.nr_slots; i++) {
+		for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
+			struct pending *p = map_entry(m, struct pending, by_name);
+
+			if (p->object == object && pending_newest(p)->closing_until_ns)
+				return pending_newest(p)->closing_until_ns;
+		}
+	}
+	return 0;
+}
+
+int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait,
+		 struct cache_entry *ret, uint64_t *ret_deadline_ns)
 {
 	uint64_t hash = name_hash(c->seed, name);
 	int r = name_check(name);
@@ -139,7 +171,7 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 		mutex_lock(&c->lock);
 		uint64_t seq = seq_of(c, parent, hash);
 		struct pending *p = pending_find(c, parent, hash, name);
-		bool begin = p && wants_version(c, who, p->object);
+		bool begin = p && wants_version(c, who, p, NULL);
 
 		c->stats.lookups++;
 		r = p && !begin ? lookup_pending(c, who, p, wait, ret, ret_deadline_ns) : 0;
@@ -154,9 +186,15 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 		mutex_lock(&c->lock);
 		bool same = seq == seq_of(c, parent, hash);
 
-		begin = begin || (f.r == 0 && wants_version(c, who, f.row.id));
+		p = pending_find(c, parent, hash, name);
+		begin = begin || (f.r == 0 && wants_version(c, who, p, &f.row));
+		*ret_deadline_ns = f.r == 0 && f.row.nlink > 1 && S_ISREG(f.row.mode) && wait ? closing_until(c, f.row.id) : 0;
+		if (same && !begin && *ret_deadline_ns > clock_mono_ns()) {
+			mutex_unlock(&c->lock);
+			return -EINPROGRESS;
+		}
 		if (same && !begin) {
-			r = answer(c, who, &f, pending_find(c, parent, hash, name) != NULL, ret);
+			r = answer(c, who, &f, p != NULL, ret);
 			mutex_unlock(&c->lock);
 			return r;
 		}
@@ -193,8 +231,34 @@ static bool readdir_row(void *arg, const struct dentry_row *row, struct name nam
 	return o->fn(o->arg, name, row->object, row->mode & S_IFMT, row->hash);
 }
 
+/* What was closed before is to be seen: wait for the last closes that are under way, bounded as a lookup's wait is. */
+void cache_settle_dir(struct cache *c, uint64_t node)
+{
+	uint64_t until = clock_mono_ns() + c->cfg.publish_wait_ns;
+	bool waiting = true;
+
+	mutex_lock(&c->lock);
+	while (waiting && clock_mono_ns() < until) {
+		struct node *dir = node_find(c, node);
+
+		waiting = false;
+		for (size_t i = 0; dir && dir->nr_pending && i < c->pendings.nr_slots; i++) {
+			for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
+				struct pending *p = map_entry(m, struct pending, by_name);
+
+				waiting |= p->parent == node && pending_newest(p)->closing_until_ns > clock_mono_ns();
+			}
+		}
+		if (waiting)
+			(void)cond_wait_until(&c->settled, &c->lock, until);
+	}
+	mutex_unlock(&c->lock);
+}
+
 int cache_readdir(struct cache *c, uint64_t node, uint64_t cookie,
-		  bool (*fn)(void *arg, struct name name, uint64_t ino, mode_t type, uint64_t cookie), void *arg)
+		  bool (*fn)(void *arg, struct name name, uint64_t ino, mode_t type,
+			     uint64_t cookie),
+		  void *arg)
 {
 	struct readdir_of o = { fn, arg };
 	struct meta_db *db;

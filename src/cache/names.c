@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static void dir_changed(struct cache *c, uint64_t dir, int64_t now_ns, int nlink_delta) REQUIRES(c->lock)
+static void dir_changed(struct cache *c, uint64_t dir, int64_t now_ns, int nlink_delta)
+	REQUIRES(c->lock)
 {
 	struct node *n = node_find(c, dir);
 
@@ -35,7 +36,8 @@ static bool being_made(struct cache *c, uint64_t parent, uint64_t hash, struct n
 }
 
 /* The parent must still be there: rmdir may have been faster. */
-static int check_free(struct cache *c, struct meta_db *db, uint64_t parent, uint64_t hash, struct name name)
+static int check_free(struct cache *c, struct meta_db *db, uint64_t parent, uint64_t hash,
+		      struct name name)
 {
 	struct object_row dir;
 	struct dentry_row d;
@@ -65,12 +67,15 @@ static int make_run(struct meta_db *db, struct meta_op *op)
 	if (r == 0)
 		r = meta_object_put(db, row);
 	if (r == 0)
-		r = meta_dentry_put(db, &(struct dentry_row){ row->parent, row->hash, row->id, row->mode & S_IFMT },
+		r = meta_dentry_put(db,
+				    &(struct dentry_row){ row->parent, row->hash, row->id,
+							  row->mode & S_IFMT },
 				    m->name);
 	if (r == 0 && m->target)
 		r = meta_target_put(db, row->id, m->target, strlen(m->target));
 	if (r == 0)
-		r = meta_object_touch_dir(db, row->parent, row->ctime_ns, S_ISDIR(row->mode) ? 1 : 0);
+		r = meta_object_touch_dir(db, row->parent, row->ctime_ns,
+					  S_ISDIR(row->mode) ? 1 : 0);
 	return r;
 }
 
@@ -101,8 +106,8 @@ static int entry_of_row(struct cache *c, const struct object_row *row, struct ca
 }
 
 /* mknod(2) of a regular file: an empty version, published at once. */
-static int make_file(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode,
-		     struct cache_entry *ret)
+static int make_file(struct cache *c, struct caller who, uint64_t parent, struct name name,
+		     mode_t mode, struct cache_entry *ret)
 {
 	struct handle *h;
 	int r = cache_create(c, who, parent, name, mode, O_CREAT | O_EXCL | O_WRONLY, ret, &h);
@@ -112,10 +117,13 @@ static int make_file(struct cache *c, struct caller who, uint64_t parent, struct
 	return r;
 }
 
-int cache_make(struct cache *c, struct caller who, uint64_t parent, struct name name, struct new_node what,
-	       struct cache_entry *ret)
+int cache_make(struct cache *c, struct caller who, uint64_t parent, struct name name,
+	       struct new_node what, struct cache_entry *ret)
 {
-	struct make_op m = { .op = { .run = make_run, .done = make_done }, .c = c, .name = name, .target = what.target };
+	struct make_op m = { .op = { .run = make_run, .done = make_done },
+			     .c = c,
+			     .name = name,
+			     .target = what.target };
 	int r = name_check(name);
 
 	if (r == 0 && (S_ISCHR(what.mode) || S_ISBLK(what.mode)))
@@ -161,7 +169,10 @@ static int link_run(struct meta_db *db, struct meta_op *op)
 	if (r == 0)
 		r = meta_link_put(db, l->object, (struct link_row){ l->parent, l->hash });
 	if (r == 0)
-		r = meta_dentry_put(db, &(struct dentry_row){ l->parent, l->hash, l->object, l->row.mode & S_IFMT }, l->name);
+		r = meta_dentry_put(db,
+				    &(struct dentry_row){ l->parent, l->hash, l->object,
+							  l->row.mode & S_IFMT },
+				    l->name);
 	if (r == 0)
 		r = meta_object_touch_dir(db, l->parent, l->now_ns, 0);
 	return r;
@@ -186,11 +197,15 @@ static void link_done(struct meta_op *op, int r)
 	mutex_unlock(&c->lock);
 }
 
-int cache_link(struct cache *c, struct caller who UNUSED, uint64_t node, uint64_t parent, struct name name,
-	       struct cache_entry *ret)
+int cache_link(struct cache *c, struct caller who UNUSED, uint64_t node, uint64_t parent,
+	       struct name name, struct cache_entry *ret)
 {
-	struct link_op l = { .op = { .run = link_run, .done = link_done }, .c = c, .name = name, .parent = parent,
-			     .hash = name_hash(c->seed, name), .now_ns = clock_real_ns() };
+	struct link_op l = { .op = { .run = link_run, .done = link_done },
+			     .c = c,
+			     .name = name,
+			     .parent = parent,
+			     .hash = name_hash(c->seed, name),
+			     .now_ns = clock_real_ns() };
 	struct node *n = node_get(c, node);
 	int r = n ? name_check(name) : -ESTALE;
 
@@ -203,7 +218,9 @@ int cache_link(struct cache *c, struct caller who UNUSED, uint64_t node, uint64_
 	if (r == 0 && named)
 		r = publish(c, n, &(struct publish_at){ .noreplace = false });
 	else if (r == 0 && building)
-		r = publish(c, n, &(struct publish_at){ .parent = parent, .name = name, .noreplace = true });
+		r = publish(
+			c, n,
+			&(struct publish_at){ .parent = parent, .name = name, .noreplace = true });
 	if (r == -EALREADY)
 		building = false;
 	if (r == -EALREADY || (r == 0 && (named || !building))) {
@@ -253,7 +270,8 @@ static int drop_link(struct meta_db *db, struct object_row *row, uint64_t parent
 	return r;
 }
 
-static int drop_name(struct meta_db *db, struct drop *d, uint64_t parent, uint64_t hash, struct name name, int64_t now_ns)
+static int drop_name(struct meta_db *db, struct drop *d, uint64_t parent, uint64_t hash,
+		     struct name name, int64_t now_ns)
 {
 	struct object_row row = d->row;
 	int r = meta_dentry_del(db, parent, hash, name);
@@ -337,7 +355,8 @@ static int unlink_run(struct meta_db *db, struct meta_op *op)
 }
 
 /* What is being written under a removed name will not bring it back. */
-static bool detach_writers(struct cache *c, uint64_t parent, uint64_t hash, struct name name) REQUIRES(c->lock)
+static bool detach_writers(struct cache *c, uint64_t parent, uint64_t hash, struct name name)
+	REQUIRES(c->lock)
 {
 	struct pending *p = pending_find(c, parent, hash, name);
 
@@ -372,8 +391,13 @@ static void unlink_done(struct meta_op *op, int r)
 
 int cache_unlink(struct cache *c, struct caller who, uint64_t parent, struct name name, bool dir)
 {
-	struct unlink_op u = { .op = { .run = unlink_run, .done = unlink_done }, .c = c, .parent = parent,
-			       .hash = name_hash(c->seed, name), .name = name, .now_ns = clock_real_ns(), .dir = dir };
+	struct unlink_op u = { .op = { .run = unlink_run, .done = unlink_done },
+			       .c = c,
+			       .parent = parent,
+			       .hash = name_hash(c->seed, name),
+			       .name = name,
+			       .now_ns = clock_real_ns(),
+			       .dir = dir };
 	int r = meta_submit(c->meta, &u.op);
 
 	if (r != -ENOENT || dir)
@@ -433,7 +457,8 @@ static int check_target(struct rename_op *o, struct meta_db *db)
 }
 
 /* The object's own record of a name: its first one, or a row of link. */
-static int move_name_of(struct meta_db *db, struct object_row *row, const struct link_row *from, const struct link_row *to)
+static int move_name_of(struct meta_db *db, struct object_row *row, const struct link_row *from,
+			const struct link_row *to)
 {
 	int r = 0;
 
@@ -457,7 +482,8 @@ static int rename_write(struct meta_db *db, struct rename_op *o)
 
 	o->row.ctime_ns = o->now_ns;
 	if (exchange(o)) {
-		struct dentry_row here = { from.parent, from.hash, o->back.id, o->back.mode & S_IFMT };
+		struct dentry_row here = { from.parent, from.hash, o->back.id,
+					   o->back.mode & S_IFMT };
 
 		o->back.ctime_ns = o->now_ns;
 		r = meta_dentry_set(db, &here, o->from->name);
@@ -537,6 +563,10 @@ static void rename_done(struct meta_op *op, int r)
 		return;
 	nlink_deltas(o, &delta_from, &delta_to);
 	mutex_lock(&c->lock);
+	struct node *over = o->over.row.id ? node_of(c, &o->over.row) : NULL;
+
+	if (over)
+		over->linger = true;
 	if (o->over.row.id)
 		dropped(c, &o->over, o->now_ns);
 	moved(c, &o->row);
@@ -550,7 +580,8 @@ static void rename_done(struct meta_op *op, int r)
 }
 
 /* The version that the caller's process is writing under @at, with a reference, or NULL. */
-static struct node *own_version(struct cache *c, struct caller who, const struct rename_at *at, uint64_t hash)
+static struct node *own_version(struct cache *c, struct caller who, const struct rename_at *at,
+				uint64_t hash)
 {
 	mutex_lock(&c->lock);
 	struct pending *p = pending_find(c, at->parent, hash, at->name);
@@ -562,11 +593,17 @@ static struct node *own_version(struct cache *c, struct caller who, const struct
 	return v;
 }
 
-int cache_rename(struct cache *c, struct caller who, struct rename_at from, struct rename_at to, unsigned flags)
+int cache_rename(struct cache *c, struct caller who, struct rename_at from, struct rename_at to,
+		 unsigned flags)
 {
-	struct rename_op o = { .op = { .run = rename_run, .done = rename_done }, .c = c, .from = &from, .to = &to,
-			       .from_hash = name_hash(c->seed, from.name), .to_hash = name_hash(c->seed, to.name),
-			       .flags = flags, .now_ns = clock_real_ns() };
+	struct rename_op o = { .op = { .run = rename_run, .done = rename_done },
+			       .c = c,
+			       .from = &from,
+			       .to = &to,
+			       .from_hash = name_hash(c->seed, from.name),
+			       .to_hash = name_hash(c->seed, to.name),
+			       .flags = flags,
+			       .now_ns = clock_real_ns() };
 	int r = name_check(to.name);
 
 	if (r == 0 && (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE)))

@@ -71,7 +71,8 @@ void node_settle(struct cache *c, struct node *n)
 		close_file(n);
 	/* An unlinked file's bytes go with its last close; those of an overwritten version stay readable until the kernel
 	 * forgets the node, because an open of it may be on its way. */
-	if (file && idle && n->state == NODE_ORPHAN && n->row.has_memory && (n->row.nlink == 0 || n->nlookup == 0)) {
+	if (file && idle && n->state == NODE_ORPHAN && n->row.has_memory &&
+	    ((n->row.nlink == 0 && !n->linger) || n->nlookup == 0)) {
 		memory_remove(c->memory, node_id(n));
 		n->row.has_memory = false;
 	}
@@ -119,14 +120,11 @@ static void attr_of_file(struct cache *c, struct node *n, struct stat *st)
 	if (n->base_gen) /* the bytes of the version before; its times are in the row */
 		return;
 	int64_t mtime = timespec_ns(file.st_mtim);
-	int64_t atime = timespec_ns(file.st_atim);
 
 	/* Written since the row was: as on any filesystem, that changed ctime too. */
 	if (mtime != n->row.mtime_ns && mtime > n->row.ctime_ns)
 		st->st_ctim = file.st_mtim;
 	st->st_mtim = file.st_mtim;
-	if (atime > n->row.atime_ns)
-		st->st_atim = file.st_atim;
 }
 
 void node_attr(struct cache *c, struct node *n, struct cache_attr *ret)
@@ -179,10 +177,12 @@ uint64_t seq_of(const struct cache *c, uint64_t parent, uint64_t hash)
 
 struct pending *pending_find(struct cache *c, uint64_t parent, uint64_t hash, struct name name)
 {
-	for (struct map_node *m = map_find(&c->pendings, name_key(parent, hash)); m; m = map_next(m)) {
+	for (struct map_node *m = map_find(&c->pendings, name_key(parent, hash)); m;
+	     m = map_next(m)) {
 		struct pending *p = map_entry(m, struct pending, by_name);
 
-		if (p->parent == parent && p->len == name.len && memcmp(p->name, name.s, name.len) == 0)
+		if (p->parent == parent && p->len == name.len &&
+		    memcmp(p->name, name.s, name.len) == 0)
 			return p;
 	}
 	return NULL;
@@ -221,6 +221,7 @@ void pending_leave(struct cache *c, struct node *v)
 	v->pending = NULL;
 	list_del(&v->pending_link);
 	seq_bump(c, p->parent, p->hash);
+	cond_broadcast(&c->settled);
 	if (c->hooks.settled)
 		c->hooks.settled(c->hooks.arg, p->parent, pending_name(p));
 	if (!list_empty(&p->versions))
@@ -306,7 +307,7 @@ struct node *pending_shared(struct pending *p)
 	for (struct list *at = p->versions.prev; at != &p->versions; at = at->prev) {
 		struct node *v = list_entry(at, struct node, pending_link);
 
-		if (v->nr_write > 0)
+		if (v->nr_write + v->nr_reserved > 0)
 			return v;
 	}
 	return NULL;

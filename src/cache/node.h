@@ -35,32 +35,39 @@ enum node_state { NODE_PROCESSING, NODE_COMPLETE, NODE_ORPHAN };
 enum { NR_WRITERS = 4 };
 
 struct node {
-	struct map_node by_id; /* key: the node id: the generation of a file's version, the object id of all else */
+	struct map_node
+		by_id; /* key: the node id: the generation of a file's version, the object id of all else */
 	struct object_row row;
 	uint64_t nlookup; /* references of the kernel */
 	uint32_t refs;	  /* handles and calls under way */
 	uint32_t nr_open;
 	uint32_t nr_write;
+	uint32_t nr_reserved; /* opens for writing that are on their way, see retry.c */
 	uint32_t nr_indirect; /* handles whose reads and writes come through the daemon */
 	enum node_state state;
-	struct placement placement; /* directories: in force for what is created in them, valid at placement_epoch */
+	struct placement
+		placement; /* directories: in force for what is created in them, valid at placement_epoch */
 	uint64_t placement_epoch;
 	uint32_t nr_pending; /* directories: names under construction in it */
 
 	/* Files. */
-	int fd;		    /* backing file, while open (of base_gen until the version has bytes of its own); -1 */
-	uint64_t base_gen;  /* version whose bytes this one still shares, 0 when it has its own */
+	int fd; /* backing file, while open (of base_gen until the version has bytes of its own); -1 */
+	uint64_t base_gen;    /* version whose bytes this one still shares, 0 when it has its own */
 	uint64_t base_object; /* keeps base_gen busy in the policy */
-	bool truncated;	    /* opened with O_TRUNC: without the bytes of the version before */
-	bool new_object;    /* the name was free when the version began */
-	bool written;	    /* a version that began as a copy was changed */
-	bool killed;	    /* a writer of it died by a signal */
-	bool unpublished;   /* publishing failed for want of disk space; holds a reference */
+	bool truncated;	      /* opened with O_TRUNC: without the bytes of the version before */
+	bool new_object;      /* the name was free when the version began */
+	bool by_user;	    /* not root wrote it: set-id bits go (write(2)) */
+	bool written;	      /* a version that began as a copy was changed */
+	bool opened;	      /* some writer has had it open */
+	bool killed;	      /* a writer of it died by a signal */
+	bool unpublished;     /* publishing failed for want of disk space; holds a reference */
 	bool atime_dirty;
-	bool counted;	    /* its handles keep the object busy in the policy */
-	uint64_t closing_until_ns; /* a writer has flushed: lookups wait for its release until then */
-	struct place at;	   /* its place in a prompt */
-	struct pending *pending;   /* the name it will be published as */
+	bool linger; /* renamed over: its bytes stay while the kernel knows it, an open may be on its way */
+	bool counted; /* its handles keep the object busy in the policy */
+	uint64_t
+		closing_until_ns; /* a writer has flushed: lookups wait for its release until then */
+	struct place at;	  /* its place in a prompt */
+	struct pending *pending;  /* the name it will be published as */
 	struct list pending_link;
 	pid_t writers[NR_WRITERS]; /* threads that opened it for writing; 0: free */
 	bool sum_known;
@@ -83,8 +90,6 @@ struct pending {
 struct retry {
 	struct map_node by_tid;
 	struct list link; /* oldest first */
-	uint64_t object;
-	uint64_t node;	 /* that was stale */
 	uint64_t answer; /* the node to answer with, once made; 0: not yet */
 	uint64_t deadline_ns;
 	int flags; /* of the open */
@@ -122,9 +127,10 @@ struct cache {
 	struct policy *policy;
 	struct runs *runs;
 	struct flocks *flocks;
-	uint64_t name_seq[NR_NAME_SEQ]; /* bumped when a name, or an object found under it, changed */
+	uint64_t name_seq
+		[NR_NAME_SEQ]; /* bumped when a name, or an object found under it, changed */
 	uint64_t placement_epoch;
-	uint32_t nr_writers;	/* handles open for writing */
+	uint32_t nr_writers; /* handles open for writing */
 	uint32_t nr_processing;
 	uint64_t nr_handles;
 	uint32_t nr_unpublished; /* versions whose publishing is to be tried again */
@@ -132,6 +138,7 @@ struct cache {
 	struct cache_stats stats;
 	bool stop;
 	struct cond wake;
+	struct cond settled; /* a version has left its name */
 	struct thread keeper;
 
 	/* One of these is held while a version gets its file; taken with nothing else held. */
@@ -153,13 +160,16 @@ uint64_t node_id(const struct node *n);
 /** node_orphan - the version has no name any more. @keep_bytes: readers may still open it until the kernel forgets it. */
 void node_orphan(struct cache *c, struct node *n) REQUIRES(c->lock);
 void node_attr(struct cache *c, struct node *n, struct cache_attr *ret) REQUIRES(c->lock);
-void node_entry(struct cache *c, struct node *n, uint64_t ttl_ns, struct cache_entry *ret) REQUIRES(c->lock);
+void node_entry(struct cache *c, struct node *n, uint64_t ttl_ns, struct cache_entry *ret)
+	REQUIRES(c->lock);
 void seq_bump(struct cache *c, uint64_t parent, uint64_t hash) REQUIRES(c->lock);
 uint64_t seq_of(const struct cache *c, uint64_t parent, uint64_t hash);
 
-struct pending *pending_find(struct cache *c, uint64_t parent, uint64_t hash, struct name name) REQUIRES(c->lock);
+struct pending *pending_find(struct cache *c, uint64_t parent, uint64_t hash, struct name name)
+	REQUIRES(c->lock);
 /** pending_join - make @v one of the versions of @name. Returns 0, -ENOMEM. */
-int pending_join(struct cache *c, struct node *v, uint64_t parent, uint64_t hash, struct name name) REQUIRES(c->lock);
+int pending_join(struct cache *c, struct node *v, uint64_t parent, uint64_t hash, struct name name)
+	REQUIRES(c->lock);
 /** pending_leave - @v is no longer a version of its name; tells the hook. */
 void pending_leave(struct cache *c, struct node *v) REQUIRES(c->lock);
 /** pending_own - the newest version of @p that a thread of the caller's process writes, or NULL. */
@@ -180,7 +190,8 @@ struct publish_at {
 	bool noreplace;
 };
 /* Returns 0, -EALREADY when it was published or given up before, -EEXIST, -EISDIR, -ENOENT (directory gone), -ENOSPC, -EIO. */
-int publish(struct cache *c, struct node *v, const struct publish_at *at) MUST_CHECK EXCLUDES(c->lock);
+int publish(struct cache *c, struct node *v, const struct publish_at *at)
+	MUST_CHECK EXCLUDES(c->lock);
 /** version_give_up - the bytes of @v are dropped, its name stays as it was. */
 void version_give_up(struct cache *c, struct node *v) REQUIRES(c->lock);
 
@@ -193,18 +204,21 @@ struct version_of {
 	bool truncated;
 };
 /** version_new - a PROCESSING version of a name; not yet with bytes, nor opened. Its reference (node_put) is the caller's. */
-int version_new(struct cache *c, struct caller who, const struct version_of *of, struct node **ret) MUST_CHECK EXCLUDES(c->lock);
+int version_new(struct cache *c, struct caller who, const struct version_of *of, struct node **ret)
+	MUST_CHECK EXCLUDES(c->lock);
 /** new_row - attributes of an object made now in directory @parent: owner, set-gid inheritance, times. */
-int new_row(struct cache *c, struct caller who, uint64_t parent, mode_t mode, struct object_row *ret) MUST_CHECK
-	EXCLUDES(c->lock);
+int new_row(struct cache *c, struct caller who, uint64_t parent, mode_t mode,
+	    struct object_row *ret) MUST_CHECK EXCLUDES(c->lock);
 /** version_bytes - the version gets a file of its own (a copy of its base, when it has one). */
 int version_bytes(struct cache *c, struct node *v) MUST_CHECK EXCLUDES(c->lock);
-int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret) MUST_CHECK EXCLUDES(c->lock);
+int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret)
+	MUST_CHECK EXCLUDES(c->lock);
 
 /* retry.c */
 struct retry *retry_find(struct cache *c, pid_t tid) REQUIRES(c->lock);
-/** retry_note - remember what @who wanted of @n; false when it wanted the same a moment ago: do not send it round again. */
-bool retry_note(struct cache *c, struct caller who, struct node *n, int flags, bool write) REQUIRES(c->lock);
+/** retry_note - remember what @who wanted; false when it was sent round already, for reading. */
+bool retry_note(struct cache *c, struct caller who, int flags, bool write)
+	REQUIRES(c->lock);
 void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
 void retry_expire(struct cache *c, uint64_t now_ns) REQUIRES(c->lock);
 
@@ -228,7 +242,8 @@ void keeper_run(void *arg);
 void keeper_flush(struct cache *c) EXCLUDES(c->lock);
 void note_atime(struct cache *c, struct node *n) REQUIRES(c->lock);
 /** note_access - tell the policy what @who does. Returns whether the kernel must not remember a miss (see run.h). */
-bool note_access(struct cache *c, struct caller who, enum run_op op, struct node *n, uint64_t name) REQUIRES(c->lock);
+bool note_access(struct cache *c, struct caller who, enum run_op op, struct node *n, uint64_t name)
+	REQUIRES(c->lock);
 
 /* xattr.c */
 int placement_of(struct cache *c, uint64_t dir, struct placement *ret) MUST_CHECK EXCLUDES(c->lock);

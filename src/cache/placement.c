@@ -82,7 +82,8 @@ static int parse_pin(struct placement *p, const char *text, size_t len)
 	} else if (is_word(text, len, "hard")) {
 		p->value[PLACE_PIN] = PIN_HARD;
 	} else if (len >= 4 && memcmp(text, "soft", 4) == 0) {
-		if (len > 4 && (text[4] != ':' || parse_number(text + 5, len - 5, 86400, &ttl) < 0 || ttl == 0))
+		if (len > 4 && (text[4] != ':' ||
+				parse_number(text + 5, len - 5, 86400, &ttl) < 0 || ttl == 0))
 			return -EINVAL;
 		p->value[PLACE_PIN] = PIN_SOFT;
 		p->pin_ttl_s = (uint32_t)ttl;

@@ -26,8 +26,9 @@ enum { DISK_AUTO = -2, PIN_NONE = 0, PIN_SOFT = 1, PIN_HARD = 2, REPLICAS_MAX = 
 enum { PIN_SOFT_DEFAULT_S = 1800 };
 
 struct placement {
-	int32_t value[NR_PLACE]; /* PLACE_UNSET, a count, 0/1 for evict (off/on) and publish (close/open), PIN_* */
-	uint32_t pin_ttl_s;	 /* of a soft pin */
+	int32_t value
+		[NR_PLACE]; /* PLACE_UNSET, a count, 0/1 for evict (off/on) and publish (close/open), PIN_* */
+	uint32_t pin_ttl_s; /* of a soft pin */
 };
 enum { PLACE_UNSET = -1 };
 
@@ -40,7 +41,8 @@ int placement_key_of(const char *name);
 const char *placement_name(enum placement_key k);
 
 /** placement_parse - set @k of @p from @text of @len bytes (no NUL needed). -EINVAL, and @p unchanged, when it is no such value. */
-int placement_parse(struct placement *p, enum placement_key k, const char *text, size_t len) MUST_CHECK;
+int placement_parse(struct placement *p, enum placement_key k, const char *text, size_t len)
+	MUST_CHECK;
 /** placement_format - the text of @k, which must be set; returns its length (under @cap). */
 size_t placement_format(const struct placement *p, enum placement_key k, char *buf, size_t cap);
 

@@ -22,8 +22,10 @@ struct publish_op {
 	/* from run to done: */
 	struct object_row row; /* as published */
 	struct object_row old; /* what the name meant; id 0: nothing */
-	struct object_row moved; /* what the name renamed from meant, when that is another object; id 0: nothing */
-	struct link_row old_links[8]; /* other names of the object, which the kernel must look up again */
+	struct object_row
+		moved; /* what the name renamed from meant, when that is another object; id 0: nothing */
+	struct link_row
+		old_links[8]; /* other names of the object, which the kernel must look up again */
 	unsigned nr_links;
 	bool already;
 };
@@ -38,7 +40,8 @@ static bool collect_link(void *arg, struct link_row l)
 }
 
 /* The version's attributes as of now, its bytes measured. */
-static void row_of_version(struct cache *c, struct node *v, struct object_row *row) REQUIRES(c->lock)
+static void row_of_version(struct cache *c, struct node *v, struct object_row *row)
+	REQUIRES(c->lock)
 {
 	struct cache_attr a;
 
@@ -52,7 +55,7 @@ static void row_of_version(struct cache *c, struct node *v, struct object_row *r
 	row->atime_ns = timespec_ns(a.st.st_atim);
 	row->ctime_ns = timespec_ns(a.st.st_ctim);
 	/* Not written by root, so set-id bits do not outlive the write (write(2)). */
-	if (!v->new_object && row->uid != 0)
+	if (!v->new_object && v->by_user)
 		row->mode &= ~(uint32_t)(S_ISUID | ((row->mode & S_IXGRP) ? S_ISGID : 0));
 }
 
@@ -91,7 +94,8 @@ static int remove_from(struct meta_db *db, struct publish_op *p)
 	if (r == 0 && p->moved.nlink <= 1)
 		r = meta_object_del(db, p->moved.id);
 	else if (r == 0)
-		r = meta_link_del(db, p->moved.id, (struct link_row){ p->from->parent, p->from_hash });
+		r = meta_link_del(db, p->moved.id,
+				  (struct link_row){ p->from->parent, p->from_hash });
 	if (r == 0)
 		r = meta_object_touch_dir(db, p->from->parent, p->row.ctime_ns, 0);
 	return r;
@@ -123,7 +127,9 @@ static int put_new(struct meta_db *db, struct publish_op *p)
 	p->row.hash = p->hash;
 	r = meta_object_put(db, &p->row);
 	if (r == 0)
-		r = meta_dentry_put(db, &(struct dentry_row){ p->parent, p->hash, p->row.id, p->row.mode & S_IFMT },
+		r = meta_dentry_put(db,
+				    &(struct dentry_row){ p->parent, p->hash, p->row.id,
+							  p->row.mode & S_IFMT },
 				    p->name);
 	return r;
 }
@@ -147,7 +153,8 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 		r = check_old(db, p, &exists);
 	if (r < 0)
 		return r;
-	if (exists && !S_ISREG(p->old.mode)) /* a link, fifo or socket came under the name meanwhile */
+	if (exists &&
+	    !S_ISREG(p->old.mode)) /* a link, fifo or socket came under the name meanwhile */
 		return -EEXIST;
 	if (p->from)
 		r = remove_from(db, p);
@@ -242,7 +249,8 @@ static void tell_kernel(struct publish_op *p)
 	c->hooks.inval_entry(c->hooks.arg, p->parent, p->name);
 	if (p->old.nlink < 2 || meta_read_begin(c->meta, &db) < 0)
 		return;
-	p->old_links[p->nr_links < 8 ? p->nr_links++ : 7] = (struct link_row){ p->old.parent, p->old.hash };
+	p->old_links[p->nr_links < 8 ? p->nr_links++ : 7] =
+		(struct link_row){ p->old.parent, p->old.hash };
 	for (unsigned i = 0; i < p->nr_links; i++) {
 		const struct link_row *l = &p->old_links[i];
 

@@ -15,6 +15,21 @@ struct retry *retry_find(struct cache *c, pid_t tid)
 	return m ? map_entry(m, struct retry, by_tid) : NULL;
 }
 
+/* Nobody opens or is about to open the version for writing any more. */
+static void end_reserved(struct cache *c, struct node *v) REQUIRES(c->lock)
+{
+	if (v->state != NODE_PROCESSING || v->nr_write + v->nr_reserved > 0 || !v->pending)
+		return;
+	if (!v->opened || v->killed || (!v->new_object && !v->truncated && !v->written)) {
+		version_give_up(c, v);
+	} else if (!v->unpublished) { /* its last writer left while this open was on its way */
+		v->unpublished = true;
+		v->refs++;
+		c->nr_unpublished++;
+		cond_signal(&c->wake);
+	}
+}
+
 void retry_drop(struct cache *c, struct retry *r)
 {
 	struct node *v = r->answer ? node_find(c, r->answer) : NULL;
@@ -24,19 +39,19 @@ void retry_drop(struct cache *c, struct retry *r)
 	free(r);
 	if (!v)
 		return;
-	/* The open that the version was made for never came. */
-	if (v->state == NODE_PROCESSING && v->nr_write == 0 && v->pending)
-		version_give_up(c, v);
+	v->nr_reserved--;
+	end_reserved(c, v);
 	node_settle(c, v);
 }
 
-bool retry_note(struct cache *c, struct caller who, struct node *n, int flags, bool write)
+bool retry_note(struct cache *c, struct caller who, int flags, bool write)
 {
 	struct retry *r = retry_find(c, who.tid);
 
 	if (who.tid == 0)
 		return false;
-	if (r && r->node == node_id(n) && r->write == write && !r->answer) {
+	/* A reader is sent round once: if the version it then finds is overwritten as well, its bytes are still there. */
+	if (r && !r->write && !write) {
 		retry_drop(c, r);
 		return false;
 	}
@@ -45,8 +60,6 @@ bool retry_note(struct cache *c, struct caller who, struct node *n, int flags, b
 	r = calloc(1, sizeof *r);
 	if (!r)
 		return false;
-	r->object = n->row.id;
-	r->node = node_id(n);
 	r->flags = flags;
 	r->write = write;
 	r->deadline_ns = clock_mono_ns() + RETRY_MS * NS_PER_MS;

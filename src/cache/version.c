@@ -14,7 +14,8 @@
 #include <sys/sendfile.h>
 #include <unistd.h>
 
-int new_row(struct cache *c, struct caller who, uint64_t parent, mode_t mode, struct object_row *ret)
+int new_row(struct cache *c, struct caller who, uint64_t parent, mode_t mode,
+	    struct object_row *ret)
 {
 	int64_t now = clock_real_ns();
 	struct placement pl;
@@ -52,7 +53,8 @@ int new_row(struct cache *c, struct caller who, uint64_t parent, mode_t mode, st
 	return 0;
 }
 
-static int row_of_new_version(struct cache *c, struct caller who, const struct version_of *of, struct object_row *row)
+static int row_of_new_version(struct cache *c, struct caller who, const struct version_of *of,
+			      struct object_row *row)
 {
 	if (!of->old)
 		return new_row(c, who, of->parent, S_IFREG | (of->mode & 07777), row);
@@ -258,7 +260,8 @@ static void count_close(struct cache *c, struct node *n, bool write) REQUIRES(c-
  * go to a file that can be exchanged. All handles that are open at a time are of one kind, as the kernel demands. */
 static bool goes_direct(const struct node *n)
 {
-	return n->nr_indirect == 0 && (n->state != NODE_PROCESSING || n->new_object || n->truncated);
+	return n->nr_indirect == 0 &&
+	       (n->state != NODE_PROCESSING || n->new_object || n->truncated);
 }
 
 static int open_file(struct cache *c, struct handle *h)
@@ -285,7 +288,8 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 	h->node = n;
 	h->flags = flags;
 	/* Whoever opens a version first ends it with the last close, also with open(O_CREAT | O_RDONLY). */
-	h->write = (flags & O_ACCMODE) != O_RDONLY || (n->state == NODE_PROCESSING && n->nr_write == 0);
+	h->write = (flags & O_ACCMODE) != O_RDONLY ||
+		   (n->state == NODE_PROCESSING && n->nr_write == 0);
 	h->direct = goes_direct(n);
 	count_open(c, n, h->write);
 	n->nr_indirect += !h->direct;
@@ -298,6 +302,8 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 		count_close(c, n, h->write);
 		free(h);
 	} else if (h->write) {
+		n->opened = true;
+		n->by_user |= who.uid != 0;
 		if (n->state == NODE_PROCESSING)
 			writer_add(n, who.tid);
 		n->closing_until_ns = 0;
@@ -309,12 +315,17 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 }
 
 /* A version of its own for a writer: the kernel has to come back under the name. */
-static int send_round(struct cache *c, struct caller who, struct node *n, int flags, bool write) REQUIRES(c->lock)
+static int send_round(struct cache *c, struct caller who, struct node *n, int flags, bool write)
+	REQUIRES(c->lock)
 {
-	return retry_note(c, who, n, flags, write) ? -ESTALE : 0;
+	if (retry_note(c, who, flags, write))
+		return -ESTALE;
+	/* What others read must not change under them: a writer without a way round is refused. */
+	return write && n->state == NODE_COMPLETE ? -EBUSY : 0;
 }
 
-static int check_open(struct cache *c, struct caller who, struct node *n, int flags) REQUIRES(c->lock)
+static int check_open(struct cache *c, struct caller who, struct node *n, int flags)
+	REQUIRES(c->lock)
 {
 	bool write = (flags & O_ACCMODE) != O_RDONLY;
 
@@ -328,12 +339,14 @@ static int check_open(struct cache *c, struct caller who, struct node *n, int fl
 	if (n->state == NODE_COMPLETE && !(n->row.flags & OBJECT_IN_PLACE))
 		return send_round(c, who, n, flags, write);
 	/* What was begun under this name stays as it is; truncating it means to begin again. */
-	if (n->state == NODE_PROCESSING && (flags & O_TRUNC) && n->pending && n->nr_write + n->nr_open > 0)
+	if (n->state == NODE_PROCESSING && (flags & O_TRUNC) && n->pending &&
+	    n->nr_write + n->nr_open > 0)
 		return send_round(c, who, n, flags, write);
 	return 0;
 }
 
-int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags, struct handle **ret)
+int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
+		    struct handle **ret)
 {
 	bool write = (flags & O_ACCMODE) != O_RDONLY;
 	struct node *n = node_get(c, node);
@@ -359,7 +372,8 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 		if (again)
 			retry_drop(c, again);
 		if (!write) {
-			(void)note_access(c, who, RUN_OPEN, n, name_key(n->row.parent, n->row.hash));
+			(void)note_access(c, who, RUN_OPEN, n,
+					  name_key(n->row.parent, n->row.hash));
 			if (!(flags & O_NOATIME))
 				note_atime(c, n);
 		}
@@ -369,8 +383,8 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 	return r;
 }
 
-static int created(struct cache *c, struct caller who, struct node *v, int flags, struct cache_entry *ret,
-		   struct handle **ret_h)
+static int created(struct cache *c, struct caller who, struct node *v, int flags,
+		   struct cache_entry *ret, struct handle **ret_h)
 {
 	int r = handle_new(c, v, who, flags, ret_h);
 
@@ -386,7 +400,8 @@ static int created(struct cache *c, struct caller who, struct node *v, int flags
 }
 
 /* The name exists by now: an open like any other, but that the answer may name the node. */
-static int create_over(struct cache *c, struct caller who, const struct version_of *of, int flags, struct node **ret)
+static int create_over(struct cache *c, struct caller who, const struct version_of *of, int flags,
+		       struct node **ret)
 {
 	bool write = (flags & O_ACCMODE) != O_RDONLY;
 
@@ -425,7 +440,8 @@ static int find_old(struct cache *c, uint64_t parent, struct name name, struct o
 }
 
 /* What a create of @name opens: a version that is being written (joined), one over what exists, or a new one. */
-static int create_node(struct cache *c, struct caller who, struct version_of *of, int flags, struct node **ret)
+static int create_node(struct cache *c, struct caller who, struct version_of *of, int flags,
+		       struct node **ret)
 {
 	struct object_row old;
 	struct node *v = NULL;
@@ -458,10 +474,12 @@ static int create_node(struct cache *c, struct caller who, struct version_of *of
 	return create_over(c, who, of, flags, ret);
 }
 
-int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode, int flags,
-		 struct cache_entry *ret, struct handle **ret_h)
+int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode,
+		 int flags, struct cache_entry *ret, struct handle **ret_h)
 {
-	struct version_of of = { .parent = parent, .name = name, .mode = mode, .truncated = flags & O_TRUNC };
+	struct version_of of = {
+		.parent = parent, .name = name, .mode = mode, .truncated = flags & O_TRUNC
+	};
 	struct node *v = NULL;
 	int r = name_check(name);
 
@@ -483,8 +501,8 @@ int cache_create(struct cache *c, struct caller who, uint64_t parent, struct nam
 	return r;
 }
 
-int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mode, int flags, struct cache_entry *ret,
-		  struct handle **ret_h)
+int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mode, int flags,
+		  struct cache_entry *ret, struct handle **ret_h)
 {
 	struct version_of of = { .parent = parent, .mode = mode };
 	struct node *v = NULL;
@@ -575,7 +593,8 @@ static void finish_version(struct cache *c, struct node *n)
 		return;
 	mutex_lock(&c->lock);
 	if (r == -ENOSPC || r == -EIO) { /* nothing is lost: the keeper tries again */
-		log_msg(LOG_ERR, "cache: cannot publish, will try again gen=%" PRIu64 " err=%d", node_id(n), -r);
+		log_msg(LOG_ERR, "cache: cannot publish, will try again gen=%" PRIu64 " err=%d",
+			node_id(n), -r);
 		n->closing_until_ns = 0;
 		if (!n->unpublished) {
 			n->unpublished = true;
@@ -584,7 +603,9 @@ static void finish_version(struct cache *c, struct node *n)
 		}
 		cond_signal(&c->wake);
 	} else {
-		log_msg(LOG_INFO, "cache: not published, its name is taken or gone gen=%" PRIu64 " err=%d", node_id(n), -r);
+		log_msg(LOG_INFO,
+			"cache: not published, its name is taken or gone gen=%" PRIu64 " err=%d",
+			node_id(n), -r);
 		version_give_up(c, n);
 	}
 	mutex_unlock(&c->lock);
@@ -628,7 +649,7 @@ void cache_release(struct cache *c, struct handle *h)
 	n->killed |= h->killed;
 	n->nr_indirect -= !h->direct;
 	count_close(c, n, h->write);
-	bool last = h->write && n->nr_write == 0;
+	bool last = h->write && n->nr_write + n->nr_reserved == 0;
 	bool finish = last && n->state == NODE_PROCESSING && n->pending;
 	bool settle = last && n->state == NODE_COMPLETE;
 
@@ -639,7 +660,8 @@ void cache_release(struct cache *c, struct handle *h)
 		settle_in_place(c, n);
 	free(h);
 	mutex_lock(&c->lock);
-	if (n->state == NODE_PROCESSING && !n->pending && n->nr_open == 0) /* O_TMPFILE that was never linked */
+	if (n->state == NODE_PROCESSING && !n->pending &&
+	    n->nr_open == 0) /* O_TMPFILE that was never linked */
 		version_give_up(c, n);
 	mutex_unlock(&c->lock);
 	node_put(c, n);
@@ -659,7 +681,8 @@ int cache_fsync(struct cache *c, struct handle *h)
 	return meta_submit(c->meta, &sync);
 }
 
-int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_bytes, uint64_t len_bytes)
+int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_bytes,
+		    uint64_t len_bytes)
 {
 	int fd;
 	int r = h->write ? 0 : -EBADF;
@@ -675,8 +698,8 @@ int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_by
 	return r;
 }
 
-int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op, void (*granted)(void *arg), void *arg,
-		uint64_t *ticket)
+int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op,
+		void (*granted)(void *arg), void *arg, uint64_t *ticket)
 {
 	struct flock_wait wait = { granted, arg };
 	int r;
@@ -689,7 +712,8 @@ int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op, void 
 	if (!h->lock_object)
 		h->lock_object = h->node->row.id;
 	h->lock_owner = owner;
-	r = flock_lock(c->flocks, h->lock_object, owner, op == LOCK_EX, ticket ? &wait : NULL, ticket);
+	r = flock_lock(c->flocks, h->lock_object, owner, op == LOCK_EX, ticket ? &wait : NULL,
+		       ticket);
 	tell_granted(c);
 	mutex_unlock(&c->lock);
 	return r;

@@ -37,7 +37,8 @@ bool row_pinned(const struct object_row *row, int64_t now_ns)
 }
 
 /* What directory @dir itself says, and its parent. */
-static int own_placement(struct meta_db *db, uint64_t dir, struct placement *ret, uint64_t *ret_parent)
+static int own_placement(struct meta_db *db, uint64_t dir, struct placement *ret,
+			 uint64_t *ret_parent)
 {
 	struct object_row row;
 	int r = meta_object_get(db, dir, &row);
@@ -48,7 +49,8 @@ static int own_placement(struct meta_db *db, uint64_t dir, struct placement *ret
 		char text[32];
 		size_t len = 0;
 
-		(void)snprintf(name, sizeof name, PREFIX "%s", placement_name((enum placement_key)k));
+		(void)snprintf(name, sizeof name, PREFIX "%s",
+			       placement_name((enum placement_key)k));
 		r = meta_xattr_get(db, dir, name, text, sizeof text, &len);
 		if (r == 0)
 			r = placement_parse(ret, (enum placement_key)k, text, len);
@@ -60,7 +62,8 @@ static int own_placement(struct meta_db *db, uint64_t dir, struct placement *ret
 }
 
 /* From @dir up to the root; @first stands for what @dir itself says when it is not NULL. */
-static int read_placement(struct cache *c, uint64_t dir, const struct placement *first, struct placement *ret)
+static int read_placement(struct cache *c, uint64_t dir, const struct placement *first,
+			  struct placement *ret)
 {
 	struct placement defaults = placement_default(c->cfg.evict);
 	struct meta_db *db;
@@ -108,9 +111,10 @@ int placement_of(struct cache *c, uint64_t dir, struct placement *ret)
 }
 
 /* A virtual attribute of a file. */
-struct virtual {
+struct virtual
+{
 	const char *name;
-	int (*get)(struct cache *c, struct node *n, char *buf, size_t cap);
+	int (*get)(struct cache * c, struct node * n, char *buf, size_t cap);
 };
 
 static const char *status_of(enum node_state s)
@@ -138,8 +142,8 @@ static int get_replicas(struct cache *c, struct node *n, char *buf, size_t cap)
 
 	node_attr(c, n, &a);
 	return snprintf(buf, cap,
-			"[{\"tier\":\"memory\",\"node\":\"local\",\"place\":\"%016" PRIx64 "\",\"size\":%" PRIu64
-			",\"status\":\"%s\"}]",
+			"[{\"tier\":\"memory\",\"node\":\"local\",\"place\":\"%016" PRIx64
+			"\",\"size\":%" PRIu64 ",\"status\":\"%s\"}]",
 			gen, (uint64_t)a.st.st_size, status_of(n->state));
 }
 
@@ -170,7 +174,8 @@ static int get_pin(struct cache *c UNUSED, struct node *n, char *buf, size_t cap
 	if (n->row.pin_until_ns == UINT64_MAX)
 		return snprintf(buf, cap, "hard");
 	if (n->row.pin_until_ns > now)
-		return snprintf(buf, cap, "soft:%" PRIu64, (n->row.pin_until_ns - now + NS_PER_S - 1) / NS_PER_S);
+		return snprintf(buf, cap, "soft:%" PRIu64,
+				(n->row.pin_until_ns - now + NS_PER_S - 1) / NS_PER_S);
 	return snprintf(buf, cap, "none");
 }
 
@@ -273,7 +278,8 @@ static int give(const char *text, size_t len, char *buf, size_t cap, size_t *ret
 	return 0;
 }
 
-static int get_own(struct cache *c, struct node *n, const char *name, char *buf, size_t cap, size_t *ret_len)
+static int get_own(struct cache *c, struct node *n, const char *name, char *buf, size_t cap,
+		   size_t *ret_len)
 {
 	const struct virtual *v = virtual_find(name);
 	int k = placement_key_of(name);
@@ -285,7 +291,8 @@ static int get_own(struct cache *c, struct node *n, const char *name, char *buf,
 		r = placement_of(c, n->row.id, &pl);
 		if (r < 0)
 			return r;
-		return give(text, placement_format(&pl, (enum placement_key)k, text, sizeof text), buf, cap, ret_len);
+		return give(text, placement_format(&pl, (enum placement_key)k, text, sizeof text),
+			    buf, cap, ret_len);
 	}
 	if (!v || !S_ISREG(n->row.mode))
 		return -ENODATA;
@@ -313,7 +320,8 @@ static int check_name(const char *name, const char **ret_own)
 	return 0;
 }
 
-int cache_getxattr(struct cache *c, uint64_t node, const char *name, char *buf, size_t cap, size_t *ret_len)
+int cache_getxattr(struct cache *c, uint64_t node, const char *name, char *buf, size_t cap,
+		   size_t *ret_len)
 {
 	const char *own = NULL;
 	int r = check_name(name, &own);
@@ -345,6 +353,7 @@ struct xattr_op {
 	const void *value; /* NULL: remove */
 	size_t len;
 	int flags;
+	bool building;
 };
 
 static int xattr_run(struct meta_db *db, struct meta_op *op)
@@ -354,8 +363,8 @@ static int xattr_run(struct meta_db *db, struct meta_op *op)
 	size_t len;
 	int r = meta_object_get(db, x->object, &row);
 
-	/* An unfinished new file has no row yet, nor has a removed one. */
-	if (r < 0)
+	/* An unfinished new object has no row yet. */
+	if (r < 0 && !(r == -ENOENT && x->building))
 		return r;
 	r = meta_xattr_get(db, x->object, x->name, NULL, 0, &len);
 	if (r < 0 && r != -ENODATA)
@@ -443,25 +452,25 @@ static int change(struct cache *c, uint64_t node, struct xattr_op *x)
 	if (!n)
 		return -ESTALE;
 	mutex_lock(&c->lock);
-	bool building = n->state == NODE_PROCESSING;
-
+	x->building = n->state == NODE_PROCESSING;
 	x->object = n->row.id;
 	mutex_unlock(&c->lock);
 	if (own)
 		r = change_own(c, n, x, own);
 	else if (!S_ISREG(n->row.mode) && !S_ISDIR(n->row.mode))
 		r = -EPERM; /* xattr(7): not on links and special files */
-	else if (building)
-		r = -EBUSY;
 	else
 		r = meta_submit(c->meta, &x->op);
 	node_put(c, n);
 	return r;
 }
 
-int cache_setxattr(struct cache *c, uint64_t node, const char *name, const char *value, size_t len, int flags)
+int cache_setxattr(struct cache *c, uint64_t node, const char *name, const char *value, size_t len,
+		   int flags)
 {
-	struct xattr_op x = { .op = { .run = xattr_run }, .name = name, .value = value, .len = len, .flags = flags };
+	struct xattr_op x = {
+		.op = { .run = xattr_run }, .name = name, .value = value, .len = len, .flags = flags
+	};
 
 	return change(c, node, &x);
 }
@@ -510,7 +519,8 @@ int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_
 		(void)list_name(&l, name);
 	}
 	for (int k = 0; k < NR_PLACE && S_ISDIR(n->row.mode); k++) {
-		(void)snprintf(name, sizeof name, PREFIX "%s", placement_name((enum placement_key)k));
+		(void)snprintf(name, sizeof name, PREFIX "%s",
+			       placement_name((enum placement_key)k));
 		(void)list_name(&l, name);
 	}
 	int r = meta_read_begin(c->meta, &db);

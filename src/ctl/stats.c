@@ -10,7 +10,10 @@ static const struct stat_desc {
 	size_t offset;
 	const char *help;
 } stats[] = {
-#define STAT(field, kind, text) { #field, kind, offsetof(struct cache_stats, field), text }
+#define STAT(field, kind, text)                                         \
+	{                                                               \
+#field, kind, offsetof(struct cache_stats, field), text \
+	}
 	STAT(ram_bytes, "gauge", "Budget of the memory tier."),
 	STAT(used_bytes, "gauge", "Bytes allocated in the memory tier."),
 	STAT(objects_in_memory, "gauge", "Published objects with a memory replica."),
@@ -31,7 +34,8 @@ static const struct stat_desc {
 	STAT(evicted, "counter", "Objects evicted."),
 	STAT(evicted_bytes, "counter", "Bytes of the objects evicted."),
 	STAT(removed, "counter", "Objects removed by unlink or by a rename over them."),
-	STAT(no_space, "counter", "Requests refused because memory was full and nothing could be evicted."),
+	STAT(no_space, "counter",
+	     "Requests refused because memory was full and nothing could be evicted."),
 #undef STAT
 };
 

@@ -100,7 +100,8 @@ void backing_put(struct fs_backings *t, fuse_req_t req, uint64_t node)
 	mutex_unlock(&t->lock);
 }
 #else
-int backing_get(struct fs_backings *t UNUSED, fuse_req_t req UNUSED, uint64_t node UNUSED, int fd UNUSED)
+int backing_get(struct fs_backings *t UNUSED, fuse_req_t req UNUSED, uint64_t node UNUSED,
+		int fd UNUSED)
 {
 	return -EOPNOTSUPP;
 }

@@ -78,7 +78,8 @@ void notify_inval_entry(void *arg, uint64_t parent, struct name name);
 int parking_start(struct fs_session *s) MUST_CHECK;
 void parking_stop(struct fs_session *s);
 uint64_t parking_seq(struct fs_session *s);
-void park(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name, uint64_t deadline_ns, uint64_t seq);
+void park(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name,
+	  uint64_t deadline_ns, uint64_t seq);
 void parking_settled(void *arg, uint64_t parent, struct name name);
 
 /* lock.c */
@@ -98,7 +99,8 @@ void control_release(struct fs_session *s, fuse_req_t req, uint64_t fh);
 void control_readdir(struct fs_session *s, fuse_req_t req, size_t size, off_t off);
 
 /* ops_name.c, ops_data.c, ops_attr.c */
-void lookup_again(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name, bool wait);
+void lookup_again(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name,
+		  bool wait);
 void ops_name(struct fuse_lowlevel_ops *ops);
 void ops_data(struct fuse_lowlevel_ops *ops);
 void ops_attr(struct fuse_lowlevel_ops *ops);

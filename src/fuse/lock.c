@@ -38,7 +38,7 @@ void locks_free(struct fs_locks *l)
 
 	if (!l)
 		return;
-	list_for_each_safe(at, tmp, &l->waiting)
+	list_for_each_safe (at, tmp, &l->waiting)
 		free(list_entry(at, struct waiting, link));
 	mutex_fini(&l->lock);
 	free(l);
@@ -107,7 +107,8 @@ static void set_ticket(struct fs_session *s, struct waiting *w, uint64_t ticket)
 		give_up(s, w, ticket);
 }
 
-static void lock_or_wait(struct fs_session *s, fuse_req_t req, struct handle *h, uint64_t owner, int op)
+static void lock_or_wait(struct fs_session *s, fuse_req_t req, struct handle *h, uint64_t owner,
+			 int op)
 {
 	struct waiting *w = calloc(1, sizeof *w);
 	uint64_t ticket = 0;

@@ -72,7 +72,7 @@ void notifier_stop(struct fs_session *s)
 	cond_signal(&n->wake);
 	mutex_unlock(&n->lock);
 	thread_join(&n->thread);
-	list_for_each_safe(at, tmp, &n->queue)
+	list_for_each_safe (at, tmp, &n->queue)
 		free(list_entry(at, struct note, link));
 	cond_fini(&n->wake);
 	mutex_fini(&n->lock);

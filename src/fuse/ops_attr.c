@@ -71,7 +71,8 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		reply_attr(req, &a);
 }
 
-static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set, struct fuse_file_info *fi)
+static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
+		       struct fuse_file_info *fi)
 {
 	static const struct {
 		int fuse;
@@ -104,7 +105,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_s
 	if (to_set & FUSE_SET_ATTR_MTIME_NOW)
 		set.set |= SET_MTIME;
 	struct handle *h = fi ? handles_get(s->handles, fi->fh) : NULL;
-	int r = control_owns(ino) ? -EPERM : cache_setattr(s->cache, caller_of(req), ino, h, &set, &a);
+	int r = control_owns(ino) ? -EPERM
+				  : cache_setattr(s->cache, caller_of(req), ino, h, &set, &a);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -118,7 +120,8 @@ static struct statx_timestamp statx_time(struct timespec ts)
 	return (struct statx_timestamp){ .tv_sec = ts.tv_sec, .tv_nsec = (uint32_t)ts.tv_nsec };
 }
 
-static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags UNUSED, int mask UNUSED, struct fuse_file_info *fi UNUSED)
+static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags UNUSED, int mask UNUSED,
+		     struct fuse_file_info *fi UNUSED)
 {
 	struct fs_session *s = session_of(req);
 	struct cache_attr a;
@@ -174,9 +177,10 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 {
 	char *buf = size ? malloc(size) : NULL;
 	size_t len = 0;
-	int r = size && !buf ? -ENOMEM :
-		control_owns(ino) ? -EOPNOTSUPP :
-				    cache_getxattr(session_of(req)->cache, ino, name, buf, size, &len);
+	int r = size && !buf ? -ENOMEM
+		: control_owns(ino)
+			? -EOPNOTSUPP
+			: cache_getxattr(session_of(req)->cache, ino, name, buf, size, &len);
 
 	reply_xattr(req, r, buf, len, size);
 	free(buf);
@@ -186,30 +190,32 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
 	char *buf = size ? malloc(size) : NULL;
 	size_t len = 0;
-	int r = size && !buf	  ? -ENOMEM :
-		control_owns(ino) ? 0 :
-				    cache_listxattr(session_of(req)->cache, ino, buf, size, &len);
+	int r = size && !buf	    ? -ENOMEM
+		: control_owns(ino) ? 0
+				    : cache_listxattr(session_of(req)->cache, ino, buf, size, &len);
 
 	reply_xattr(req, r, buf, len, size);
 	free(buf);
 }
 
-static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size, int flags)
+static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
+			size_t size, int flags)
 {
-	reply_err(req, control_owns(ino) ?
-			       -EPERM :
-			       cache_setxattr(session_of(req)->cache, ino, name, value, size, flags));
+	reply_err(req, control_owns(ino) ? -EPERM
+					 : cache_setxattr(session_of(req)->cache, ino, name, value,
+							  size, flags));
 }
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	reply_err(req, control_owns(ino) ? -EPERM : cache_removexattr(session_of(req)->cache, ino, name));
+	reply_err(req, control_owns(ino) ? -EPERM
+					 : cache_removexattr(session_of(req)->cache, ino, name));
 }
 
 /* FUSE passes only commands whose size is in the number, and no pointers: there is none that a plain file knows. */
-static void op_ioctl(fuse_req_t req, fuse_ino_t ino UNUSED, unsigned int cmd UNUSED, void *arg UNUSED,
-		     struct fuse_file_info *fi UNUSED, unsigned flags UNUSED, const void *in UNUSED, size_t in_size UNUSED,
-		     size_t out_size UNUSED)
+static void op_ioctl(fuse_req_t req, fuse_ino_t ino UNUSED, unsigned int cmd UNUSED,
+		     void *arg UNUSED, struct fuse_file_info *fi UNUSED, unsigned flags UNUSED,
+		     const void *in UNUSED, size_t in_size UNUSED, size_t out_size UNUSED)
 {
 	reply_err(req, -ENOTTY);
 }

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static int go_direct(struct fs_session *s, fuse_req_t req, struct handle *h, struct fuse_file_info *fi)
+static int go_direct(struct fs_session *s, fuse_req_t req, struct handle *h,
+		     struct fuse_file_info *fi)
 {
 #if HAVE_FUSE_PASSTHROUGH
 	if (!s->features.passthrough || !handle_direct(h))
@@ -75,12 +76,13 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		r = admit(s, req, h, fi);
 	if (r < 0)
 		reply_err(req, r);
-	else if (fuse_reply_open(req, fi) == -ENOENT) /* the caller was interrupted: no release will come */
+	else if (fuse_reply_open(req, fi) ==
+		 -ENOENT) /* the caller was interrupted: no release will come */
 		close_handle(s, req, handles_del(s->handles, fi->fh));
 }
 
-static void reply_create(struct fs_session *s, fuse_req_t req, const struct cache_entry *e, struct handle *h,
-			 struct fuse_file_info *fi)
+static void reply_create(struct fs_session *s, fuse_req_t req, const struct cache_entry *e,
+			 struct handle *h, struct fuse_file_info *fi)
 {
 	struct fuse_entry_param p;
 	int r = admit(s, req, h, fi);
@@ -97,14 +99,15 @@ static void reply_create(struct fs_session *s, fuse_req_t req, const struct cach
 	}
 }
 
-static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi)
+static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+		      struct fuse_file_info *fi)
 {
 	struct fs_session *s = session_of(req);
 	struct cache_entry e;
 	struct handle *h;
-	int r = control_name(parent, name) ?
-			-EPERM :
-			cache_create(s->cache, caller_of(req), parent, name_of(name), mode, fi->flags, &e, &h);
+	int r = control_name(parent, name) ? -EPERM
+					   : cache_create(s->cache, caller_of(req), parent,
+							  name_of(name), mode, fi->flags, &e, &h);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -118,9 +121,9 @@ static void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fu
 	struct fs_session *s = session_of(req);
 	struct cache_entry e;
 	struct handle *h;
-	int r = control_owns(parent) ?
-			-EPERM :
-			cache_tmpfile(s->cache, caller_of(req), parent, mode, fi->flags, &e, &h);
+	int r = control_owns(parent)
+			? -EPERM
+			: cache_tmpfile(s->cache, caller_of(req), parent, mode, fi->flags, &e, &h);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -129,7 +132,8 @@ static void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fu
 }
 #endif
 
-static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		    struct fuse_file_info *fi)
 {
 	struct fs_session *s = session_of(req);
 	struct fuse_bufvec buf = FUSE_BUFVEC_INIT(size);
@@ -197,7 +201,8 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	reply_err(req, h ? 0 : -EBADF);
 }
 
-static void op_fsync(fuse_req_t req, fuse_ino_t ino UNUSED, int datasync UNUSED, struct fuse_file_info *fi)
+static void op_fsync(fuse_req_t req, fuse_ino_t ino UNUSED, int datasync UNUSED,
+		     struct fuse_file_info *fi)
 {
 	struct fs_session *s = session_of(req);
 	struct handle *h = handles_get(s->handles, fi->fh);
@@ -205,16 +210,18 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino UNUSED, int datasync UNUSED,
 	reply_err(req, h ? cache_fsync(s->cache, h) : -EBADF);
 }
 
-static void op_fallocate(fuse_req_t req, fuse_ino_t ino UNUSED, int mode, off_t offset, off_t length,
-			 struct fuse_file_info *fi)
+static void op_fallocate(fuse_req_t req, fuse_ino_t ino UNUSED, int mode, off_t offset,
+			 off_t length, struct fuse_file_info *fi)
 {
 	struct fs_session *s = session_of(req);
 	struct handle *h = handles_get(s->handles, fi->fh);
 
-	reply_err(req, h ? cache_fallocate(s->cache, h, mode, (uint64_t)offset, (uint64_t)length) : -EBADF);
+	reply_err(req, h ? cache_fallocate(s->cache, h, mode, (uint64_t)offset, (uint64_t)length)
+			 : -EBADF);
 }
 
-static void op_lseek(fuse_req_t req, fuse_ino_t ino UNUSED, off_t off, int whence, struct fuse_file_info *fi)
+static void op_lseek(fuse_req_t req, fuse_ino_t ino UNUSED, off_t off, int whence,
+		     struct fuse_file_info *fi)
 {
 	struct fs_session *s = session_of(req);
 	struct handle *h = handles_get(s->handles, fi->fh);
@@ -226,8 +233,9 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino UNUSED, off_t off, int whenc
 		(void)fuse_reply_lseek(req, at);
 }
 
-static void op_copy(fuse_req_t req, fuse_ino_t ino_in UNUSED, off_t off_in, struct fuse_file_info *fi_in,
-		    fuse_ino_t ino_out UNUSED, off_t off_out, struct fuse_file_info *fi_out, size_t len, int flags)
+static void op_copy(fuse_req_t req, fuse_ino_t ino_in UNUSED, off_t off_in,
+		    struct fuse_file_info *fi_in, fuse_ino_t ino_out UNUSED, off_t off_out,
+		    struct fuse_file_info *fi_out, size_t len, int flags)
 {
 	struct fs_session *s = session_of(req);
 	struct handle *in = handles_get(s->handles, fi_in->fh);

@@ -11,7 +11,8 @@
 /* Directory offsets 1 and 2 are behind "." and ".."; those of entries are their cookies, which start above. */
 enum { OFF_DOT = 1, OFF_DOTDOT = 2 };
 
-void lookup_again(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name, bool wait)
+void lookup_again(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name,
+		  bool wait)
 {
 	struct cache_entry e = { 0 };
 	uint64_t deadline = 0;
@@ -58,9 +59,9 @@ static void make(fuse_req_t req, fuse_ino_t parent, const char *name, struct new
 {
 	struct fs_session *s = session_of(req);
 	struct cache_entry e;
-	int r = control_name(parent, name) ?
-			-EPERM :
-			cache_make(s->cache, caller_of(req), parent, name_of(name), what, &e);
+	int r = control_name(parent, name)
+			? -EPERM
+			: cache_make(s->cache, caller_of(req), parent, name_of(name), what, &e);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -68,7 +69,8 @@ static void make(fuse_req_t req, fuse_ino_t parent, const char *name, struct new
 		reply_entry(s, req, &e);
 }
 
-static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev UNUSED)
+static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+		     dev_t rdev UNUSED)
 {
 	make(req, parent, name, (struct new_node){ .mode = mode });
 }
@@ -87,9 +89,10 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const 
 {
 	struct fs_session *s = session_of(req);
 	struct cache_entry e;
-	int r = control_name(newparent, newname) || control_owns(ino) ?
-			-EPERM :
-			cache_link(s->cache, caller_of(req), ino, newparent, name_of(newname), &e);
+	int r = control_name(newparent, newname) || control_owns(ino)
+			? -EPERM
+			: cache_link(s->cache, caller_of(req), ino, newparent, name_of(newname),
+				     &e);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -101,9 +104,9 @@ static void remove_name(fuse_req_t req, fuse_ino_t parent, const char *name, boo
 {
 	struct fs_session *s = session_of(req);
 
-	reply_err(req, control_name(parent, name) ?
-			       -EPERM :
-			       cache_unlink(s->cache, caller_of(req), parent, name_of(name), dir));
+	reply_err(req, control_name(parent, name) ? -EPERM
+						  : cache_unlink(s->cache, caller_of(req), parent,
+								 name_of(name), dir));
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -116,8 +119,8 @@ static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	remove_name(req, parent, name, true);
 }
 
-static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent, const char *newname,
-		      unsigned int flags)
+static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent,
+		      const char *newname, unsigned int flags)
 {
 	struct fs_session *s = session_of(req);
 	struct rename_at from = { parent, name_of(name) };
@@ -140,8 +143,10 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 		(void)fuse_reply_readlink(req, buf);
 }
 
-static void op_opendir(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_file_info *fi)
+static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
+	if (!control_owns(ino))
+		cache_settle_dir(session_of(req)->cache, ino);
 	(void)fuse_reply_open(req, fi);
 }
 
@@ -155,7 +160,8 @@ struct dir_buf {
 static bool add_entry(struct dir_buf *d, const char *name, uint64_t ino, mode_t type, uint64_t off)
 {
 	struct stat st = { .st_ino = ino, .st_mode = type };
-	size_t n = fuse_add_direntry(d->req, d->buf + d->len, d->size - d->len, name, &st, (off_t)off);
+	size_t n =
+		fuse_add_direntry(d->req, d->buf + d->len, d->size - d->len, name, &st, (off_t)off);
 
 	if (n > d->size - d->len)
 		return false;
@@ -172,7 +178,8 @@ static bool add_name(void *arg, struct name name, uint64_t ino, mode_t type, uin
 	return add_entry(arg, text, ino, type, cookie);
 }
 
-static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi UNUSED)
+static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		       struct fuse_file_info *fi UNUSED)
 {
 	struct fs_session *s = session_of(req);
 	struct dir_buf d = { .req = req, .size = size };
@@ -193,7 +200,8 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, s
 	if (room && off < OFF_DOTDOT)
 		room = add_entry(&d, "..", cache_parent(s->cache, ino), S_IFDIR, OFF_DOTDOT);
 	if (room)
-		r = cache_readdir(s->cache, ino, off > OFF_DOTDOT ? (uint64_t)off : 0, add_name, &d);
+		r = cache_readdir(s->cache, ino, off > OFF_DOTDOT ? (uint64_t)off : 0, add_name,
+				  &d);
 	if (r < 0)
 		reply_err(req, r);
 	else
@@ -206,7 +214,8 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_fil
 	reply_err(req, 0);
 }
 
-static void op_fsyncdir(fuse_req_t req, fuse_ino_t ino UNUSED, int datasync UNUSED, struct fuse_file_info *fi UNUSED)
+static void op_fsyncdir(fuse_req_t req, fuse_ino_t ino UNUSED, int datasync UNUSED,
+			struct fuse_file_info *fi UNUSED)
 {
 	reply_err(req, cache_fsync(session_of(req)->cache, NULL));
 }

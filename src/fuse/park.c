@@ -33,7 +33,7 @@ static struct parked *take_due(struct fs_parking *p, uint64_t *ret_wake_ns) REQU
 	struct list *tmp;
 
 	*ret_wake_ns = UINT64_MAX;
-	list_for_each_safe(at, tmp, &p->waiting) {
+	list_for_each_safe (at, tmp, &p->waiting) {
 		struct parked *w = list_entry(at, struct parked, link);
 
 		if (w->settled || w->deadline_ns <= now || p->stop) {
@@ -58,7 +58,8 @@ static void parking_run(void *arg)
 
 		if (w) {
 			mutex_unlock(&p->lock);
-			lookup_again(s, w->req, w->parent, (struct name){ w->name, w->len }, w->settled);
+			lookup_again(s, w->req, w->parent, (struct name){ w->name, w->len },
+				     w->settled);
 			free(w);
 			mutex_lock(&p->lock);
 		} else if (p->stop) {
@@ -111,7 +112,8 @@ uint64_t parking_seq(struct fs_session *s)
 	return seq;
 }
 
-void park(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name, uint64_t deadline_ns, uint64_t seq)
+void park(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name,
+	  uint64_t deadline_ns, uint64_t seq)
 {
 	struct fs_parking *p = s->parking;
 	struct parked *w = malloc(sizeof *w + name.len + 1);
@@ -144,7 +146,8 @@ void parking_settled(void *arg, uint64_t parent, struct name name)
 	for (struct list *at = p->waiting.next; at != &p->waiting; at = at->next) {
 		struct parked *w = list_entry(at, struct parked, link);
 
-		if (w->parent == parent && w->len == name.len && memcmp(w->name, name.s, name.len) == 0) {
+		if (w->parent == parent && w->len == name.len &&
+		    memcmp(w->name, name.s, name.len) == 0) {
 			w->settled = true;
 			some = true;
 		}

@@ -88,9 +88,10 @@ static const char *ask_uring(struct fs_session *s, struct fuse_conn_info *conn)
 		return "switched off";
 #if HAVE_FUSE_URING
 	if (!has(conn, FUSE_CAP_OVER_IO_URING))
-		return uring_enabled() ?
-			       "the kernel has none (Linux 6.14 or later is needed)" :
-			       "the kernel has it off (echo 1 > /sys/module/fuse/parameters/enable_uring before mounting)";
+		return uring_enabled()
+			       ? "the kernel has none (Linux 6.14 or later is needed)"
+			       : "the kernel has it off (echo 1 > "
+				 "/sys/module/fuse/parameters/enable_uring before mounting)";
 	return NULL;
 #else
 	(void)conn;
@@ -120,8 +121,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	s->features.passthrough = !s->features.why_no_passthrough;
 	s->features.why_no_io_uring = ask_uring(s, conn);
 	s->features.io_uring = !s->features.why_no_io_uring;
-	log_msg(LOG_INFO, "fuse: protocol=%u.%u passthrough=%s%s%s io_uring=%s%s%s", conn->proto_major,
-		conn->proto_minor, s->features.passthrough ? "yes" : "no",
+	log_msg(LOG_INFO, "fuse: protocol=%u.%u passthrough=%s%s%s io_uring=%s%s%s",
+		conn->proto_major, conn->proto_minor, s->features.passthrough ? "yes" : "no",
 		s->features.passthrough ? "" : ": ",
 		s->features.passthrough ? "" : s->features.why_no_passthrough,
 		s->features.io_uring ? "yes" : "no", s->features.io_uring ? "" : ": ",
@@ -135,8 +136,11 @@ static int add_args(struct fuse_args *args, const struct fs_config *cfg, bool ur
 {
 	char *opts = NULL;
 	int n = asprintf(&opts, "-ofsname=%s,subtype=kvcachefs%s%s%s", cfg->fsname,
-			 cfg->mount_options[0] ? "," : "", cfg->mount_options, uring ? ",io_uring" : "");
-	int r = n < 0 || fuse_opt_add_arg(args, "kvcachefs") < 0 || fuse_opt_add_arg(args, opts) < 0 ? -ENOMEM : 0;
+			 cfg->mount_options[0] ? "," : "", cfg->mount_options,
+			 uring ? ",io_uring" : "");
+	int r = n < 0 || fuse_opt_add_arg(args, "kvcachefs") < 0 || fuse_opt_add_arg(args, opts) < 0
+			? -ENOMEM
+			: 0;
 
 	if (r == 0 && cfg->debug && fuse_opt_add_arg(args, "-d") < 0)
 		r = -ENOMEM;
@@ -194,7 +198,9 @@ int fs_session_new(const struct fs_config *cfg, struct cache *c, struct fs_sessi
 
 int fs_session_mount(struct fs_session *s)
 {
-	struct cache_hooks hooks = { .arg = s, .inval_entry = notify_inval_entry, .settled = parking_settled };
+	struct cache_hooks hooks = { .arg = s,
+				     .inval_entry = notify_inval_entry,
+				     .settled = parking_settled };
 
 	errno = 0;
 	if (fuse_session_mount(s->se, s->mountpoint) < 0)
@@ -209,7 +215,8 @@ int fs_session_mount(struct fs_session *s)
 	return r;
 }
 
-int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct fs_features *f), void *arg)
+int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct fs_features *f),
+		    void *arg)
 {
 	struct fuse_loop_config *cfg = fuse_loop_cfg_create();
 	int r;

@@ -22,11 +22,12 @@ struct control_file {
 struct fs_config {
 	const char *mountpoint;
 	const char *fsname;
-	const char *mount_options; /* of the kernel, separated by commas, e.g. "nosuid,nodev,allow_other" */
-	bool passthrough; /* use it where it is to be had; likewise: */
+	const char *
+		mount_options; /* of the kernel, separated by commas, e.g. "nosuid,nodev,allow_other" */
+	bool passthrough;      /* use it where it is to be had; likewise: */
 	bool io_uring;
-	bool debug; /* log every request */
-	unsigned threads; /* 0: as many as the processors ask for */
+	bool debug;			  /* log every request */
+	unsigned threads;		  /* 0: as many as the processors ask for */
 	const struct control_file *files; /* borrowed; the last has no name */
 };
 
@@ -39,11 +40,13 @@ struct fs_features {
 };
 
 /** fs_session_new - @c is borrowed and must live longer. Returns 0, -ENOMEM, -EINVAL (libfuse refused an option, and said so). */
-int fs_session_new(const struct fs_config *cfg, struct cache *c, struct fs_session **ret) MUST_CHECK;
+int fs_session_new(const struct fs_config *cfg, struct cache *c, struct fs_session **ret)
+	MUST_CHECK;
 /** fs_session_mount - attach to the mount point. Returns 0 or -errno; libfuse's reason is on standard error or in the log. */
 int fs_session_mount(struct fs_session *s) MUST_CHECK;
 /** fs_session_loop - serve until unmounted or stopped. @ready is called once, from a thread of the loop, when the mount answers. */
-int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct fs_features *f), void *arg) MUST_CHECK;
+int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct fs_features *f),
+		    void *arg) MUST_CHECK;
 /** fs_session_stop - end the loop; any thread. */
 void fs_session_stop(struct fs_session *s);
 /** fs_session_free - unmount, free. NULL is allowed. */

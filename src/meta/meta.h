@@ -25,26 +25,27 @@ enum { META_ROOT = 1 }; /* object id of the root directory */
 
 /* One object: a file, directory, symbolic link, fifo or socket. */
 struct object_row {
-	uint64_t id;	 /* st_ino; never used again */
-	uint64_t gen;	 /* generation of the current version; for what has no bytes, equal to id */
-	uint32_t mode;	 /* type and permission bits, as st_mode */
+	uint64_t id;   /* st_ino; never used again */
+	uint64_t gen;  /* generation of the current version; for what has no bytes, equal to id */
+	uint32_t mode; /* type and permission bits, as st_mode */
 	uint32_t uid;
 	uint32_t gid;
-	uint32_t nlink;	 /* for a directory 2 + its subdirectories */
+	uint32_t nlink; /* for a directory 2 + its subdirectories */
 	uint64_t size_bytes;
 	int64_t atime_ns; /* CLOCK_REALTIME */
 	int64_t mtime_ns;
 	int64_t ctime_ns;
 	int64_t btime_ns;
-	uint64_t parent; /* directory and name hash of the first name; the others are in table link */
+	uint64_t
+		parent; /* directory and name hash of the first name; the others are in table link */
 	uint64_t hash;
-	uint32_t flags;		/* OBJECT_* of cache/, stored as given */
-	uint64_t pin_until_ns;	/* CLOCK_REALTIME; 0: not pinned, UINT64_MAX: hard */
-	uint64_t memory_bytes;	/* bytes allocated in the memory tier; valid when has_memory */
-	bool has_memory;	/* the memory tier holds a replica */
-	uint32_t heat_list;	/* policy: which list, opaque */
-	uint64_t heat_run;	/* policy: run */
-	uint32_t heat_depth;	/* policy: depth in the run */
+	uint32_t flags;	       /* OBJECT_* of cache/, stored as given */
+	uint64_t pin_until_ns; /* CLOCK_REALTIME; 0: not pinned, UINT64_MAX: hard */
+	uint64_t memory_bytes; /* bytes allocated in the memory tier; valid when has_memory */
+	bool has_memory;       /* the memory tier holds a replica */
+	uint32_t heat_list;    /* policy: which list, opaque */
+	uint64_t heat_run;     /* policy: run */
+	uint32_t heat_depth;   /* policy: depth in the run */
 };
 
 struct dentry_row {
@@ -98,28 +99,38 @@ uint64_t meta_next_id(struct meta *m);
 
 /* Rows. A scan's @fn may use other row functions of the same @db, but not the same scan. "get" fills *@ret and returns 0, -ENOENT, or a translated SQLite error; so do the others without a result.
  * Those that write need the writer's @db; those that change or delete give -ENOENT for what is not there. */
-int meta_dentry_get(struct meta_db *db, uint64_t parent, uint64_t hash, struct name name, struct dentry_row *ret) MUST_CHECK;
-int meta_dentry_put(struct meta_db *db, const struct dentry_row *row, struct name name) MUST_CHECK; /* -EEXIST */
-int meta_dentry_set(struct meta_db *db, const struct dentry_row *row, struct name name) MUST_CHECK; /* new object of an existing name */
-int meta_dentry_del(struct meta_db *db, uint64_t parent, uint64_t hash, struct name name) MUST_CHECK;
+int meta_dentry_get(struct meta_db *db, uint64_t parent, uint64_t hash, struct name name,
+		    struct dentry_row *ret) MUST_CHECK;
+int meta_dentry_put(struct meta_db *db, const struct dentry_row *row, struct name name)
+	MUST_CHECK; /* -EEXIST */
+int meta_dentry_set(struct meta_db *db, const struct dentry_row *row, struct name name)
+	MUST_CHECK; /* new object of an existing name */
+int meta_dentry_del(struct meta_db *db, uint64_t parent, uint64_t hash, struct name name)
+	MUST_CHECK;
 /** meta_dentry_any - -ENOENT when the directory has no entry, else 0. */
 int meta_dentry_any(struct meta_db *db, uint64_t parent) MUST_CHECK;
 /** meta_dentry_name - the name of @object in @parent with @hash, into @buf of NAME_MAX_BYTES; its length in *@ret_len. */
-int meta_dentry_name(struct meta_db *db, uint64_t parent, uint64_t hash, uint64_t object, char *buf, size_t *ret_len) MUST_CHECK;
+int meta_dentry_name(struct meta_db *db, uint64_t parent, uint64_t hash, uint64_t object, char *buf,
+		     size_t *ret_len) MUST_CHECK;
 /** meta_dentry_scan - call @fn for the entries of @parent with hash > @after (cookie order) until it returns false. */
 int meta_dentry_scan(struct meta_db *db, uint64_t parent, uint64_t after,
-		     bool (*fn)(void *arg, const struct dentry_row *row, struct name name), void *arg) MUST_CHECK;
+		     bool (*fn)(void *arg, const struct dentry_row *row, struct name name),
+		     void *arg) MUST_CHECK;
 
 int meta_object_get(struct meta_db *db, uint64_t id, struct object_row *ret) MUST_CHECK;
 int meta_object_put(struct meta_db *db, const struct object_row *row) MUST_CHECK; /* insert */
-int meta_object_set(struct meta_db *db, const struct object_row *row) MUST_CHECK; /* update all columns but heat_* */
-int meta_object_del(struct meta_db *db, uint64_t id) MUST_CHECK;		  /* its xattrs, links, target too */
+int meta_object_set(struct meta_db *db, const struct object_row *row)
+	MUST_CHECK;						 /* update all columns but heat_* */
+int meta_object_del(struct meta_db *db, uint64_t id) MUST_CHECK; /* its xattrs, links, target too */
 /** meta_object_touch_dir - set mtime and ctime of directory @id and add @nlink_delta to its link count. */
-int meta_object_touch_dir(struct meta_db *db, uint64_t id, int64_t now_ns, int nlink_delta) MUST_CHECK;
+int meta_object_touch_dir(struct meta_db *db, uint64_t id, int64_t now_ns, int nlink_delta)
+	MUST_CHECK;
 /** meta_object_heat - store what the policy must remember of an object (no error when it is gone). */
-int meta_object_heat(struct meta_db *db, uint64_t id, uint32_t list, uint64_t run, uint32_t depth) MUST_CHECK;
+int meta_object_heat(struct meta_db *db, uint64_t id, uint32_t list, uint64_t run, uint32_t depth)
+	MUST_CHECK;
 /** meta_object_scan - call @fn for every object with id > @after that has a memory replica, in order of id, until it returns false. */
-int meta_object_scan(struct meta_db *db, uint64_t after, bool (*fn)(void *arg, const struct object_row *row), void *arg) MUST_CHECK;
+int meta_object_scan(struct meta_db *db, uint64_t after,
+		     bool (*fn)(void *arg, const struct object_row *row), void *arg) MUST_CHECK;
 /** meta_object_count - the number of objects; an O(1) estimate is not enough, but it may be slow (start and tests only). */
 int meta_object_count(struct meta_db *db, uint64_t *ret) MUST_CHECK;
 
@@ -130,23 +141,32 @@ struct link_row {
 };
 int meta_link_put(struct meta_db *db, uint64_t object, struct link_row l) MUST_CHECK;
 int meta_link_del(struct meta_db *db, uint64_t object, struct link_row l) MUST_CHECK; /* -ENOENT */
-int meta_link_scan(struct meta_db *db, uint64_t object, bool (*fn)(void *arg, struct link_row l), void *arg) MUST_CHECK;
+int meta_link_scan(struct meta_db *db, uint64_t object, bool (*fn)(void *arg, struct link_row l),
+		   void *arg) MUST_CHECK;
 
 /* Symbolic links' targets: up to PATH_MAX bytes. get writes at most @cap bytes and the length. */
 int meta_target_put(struct meta_db *db, uint64_t object, const char *target, size_t len) MUST_CHECK;
-int meta_target_get(struct meta_db *db, uint64_t object, char *buf, size_t cap, size_t *ret_len) MUST_CHECK;
+int meta_target_get(struct meta_db *db, uint64_t object, char *buf, size_t cap, size_t *ret_len)
+	MUST_CHECK;
 
 /* Extended attributes. get: -ENODATA when absent; with @cap 0 only the length; -ERANGE when it does not fit. */
-int meta_xattr_get(struct meta_db *db, uint64_t object, const char *name, void *buf, size_t cap, size_t *ret_len) MUST_CHECK;
-int meta_xattr_set(struct meta_db *db, uint64_t object, const char *name, const void *value, size_t len) MUST_CHECK;
+int meta_xattr_get(struct meta_db *db, uint64_t object, const char *name, void *buf, size_t cap,
+		   size_t *ret_len) MUST_CHECK;
+int meta_xattr_set(struct meta_db *db, uint64_t object, const char *name, const void *value,
+		   size_t len) MUST_CHECK;
 int meta_xattr_del(struct meta_db *db, uint64_t object, const char *name) MUST_CHECK; /* -ENODATA */
-int meta_xattr_scan(struct meta_db *db, uint64_t object, bool (*fn)(void *arg, const char *name), void *arg) MUST_CHECK;
+int meta_xattr_scan(struct meta_db *db, uint64_t object, bool (*fn)(void *arg, const char *name),
+		    void *arg) MUST_CHECK;
 
 /* The policy's ghost list: hashes of evicted names, oldest first by @seq. */
 int meta_ghost_put(struct meta_db *db, uint64_t hash, uint64_t bytes, uint64_t seq) MUST_CHECK;
-int meta_ghost_del(struct meta_db *db, uint64_t hash) MUST_CHECK; /* no error when it is not there */
-int meta_ghost_trim(struct meta_db *db, uint64_t below_seq) MUST_CHECK; /* delete those with seq < below_seq */
-int meta_ghost_scan(struct meta_db *db, bool (*fn)(void *arg, uint64_t hash, uint64_t bytes, uint64_t seq), void *arg) MUST_CHECK;
+int meta_ghost_del(struct meta_db *db, uint64_t hash)
+	MUST_CHECK; /* no error when it is not there */
+int meta_ghost_trim(struct meta_db *db, uint64_t below_seq)
+	MUST_CHECK; /* delete those with seq < below_seq */
+int meta_ghost_scan(struct meta_db *db,
+		    bool (*fn)(void *arg, uint64_t hash, uint64_t bytes, uint64_t seq), void *arg)
+	MUST_CHECK;
 
 /* Small named numbers (policy counters): get gives -ENOENT when never set. */
 int meta_value_get(struct meta_db *db, const char *name, uint64_t *ret) MUST_CHECK;

@@ -39,8 +39,8 @@ static bool is_mount_point(const char *dir)
 	char parent[4096];
 	int n = snprintf(parent, sizeof parent, "%s/..", dir);
 
-	return n > 0 && (size_t)n < sizeof parent && stat(dir, &here) == 0 && stat(parent, &up) == 0 &&
-	       here.st_dev != up.st_dev;
+	return n > 0 && (size_t)n < sizeof parent && stat(dir, &here) == 0 &&
+	       stat(parent, &up) == 0 && here.st_dev != up.st_dev;
 }
 
 /* noswap is known since Linux 6.4, huge= only where the kernel has transparent huge pages: from the best to what any has. */
@@ -52,7 +52,7 @@ static int mount_tmpfs(const struct memory_config *cfg)
 		"mode=0700,size=%" PRIu64,
 	};
 	bool remount = is_mount_point(cfg->dir);
-	unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | (remount ? MS_REMOUNT : 0);
+	unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | (remount ? MS_REMOUNT : 0);
 	int err = EINVAL;
 
 	for (size_t i = 0; i < sizeof forms / sizeof *forms && err == EINVAL; i++) {
@@ -64,11 +64,13 @@ static int mount_tmpfs(const struct memory_config *cfg)
 #pragma GCC diagnostic pop
 		err = mount("kvcachefs-memory", cfg->dir, "tmpfs", flags, data) == 0 ? 0 : errno;
 		if (err == 0 && i == 2)
-			log_msg(LOG_WARNING, "memory: the kernel has no huge pages for tmpfs, copies are slower");
+			log_msg(LOG_WARNING, "memory: the kernel has no huge pages for tmpfs, "
+					     "copies are slower");
 	}
 	/* A remount may not make it smaller than its content, nor change noswap: the old limits go on. */
 	if (err != 0 && remount) {
-		log_msg(LOG_WARNING, "memory: limits of %s could not be changed, keeping the old ones err=%d",
+		log_msg(LOG_WARNING,
+			"memory: limits of %s could not be changed, keeping the old ones err=%d",
 			cfg->dir, err);
 		err = 0;
 	}
@@ -96,8 +98,9 @@ int memory_open(const struct memory_config *cfg, bool *ret_kept, struct memory_t
 	}
 	if (r < 0) {
 		log_msg(LOG_ERR, "memory: cannot set up %s: %s err=%d", cfg->dir,
-			cfg->mount ? "mounting a tmpfs there needs CAP_SYS_ADMIN (or give memory_dir=)" :
-				     "it must be a directory that can be written",
+			cfg->mount
+				? "mounting a tmpfs there needs CAP_SYS_ADMIN (or give memory_dir=)"
+				: "it must be a directory that can be written",
 			-r);
 		memory_close(t);
 		return r;
@@ -119,7 +122,8 @@ void memory_close(struct memory_tier *t)
 
 int memory_create(struct memory_tier *t, uint64_t gen, int *ret_fd)
 {
-	int fd = openat(t->dir_fd, file_name(gen).s, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOATIME, 0600);
+	int fd = openat(t->dir_fd, file_name(gen).s,
+			O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOATIME, 0600);
 
 	if (fd < 0)
 		return -errno;
@@ -129,7 +133,7 @@ int memory_create(struct memory_tier *t, uint64_t gen, int *ret_fd)
 
 int memory_get(struct memory_tier *t, uint64_t gen, int *ret_fd)
 {
-	int fd = openat(t->dir_fd, file_name(gen).s, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	int fd = openat(t->dir_fd, file_name(gen).s, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOATIME);
 
 	if (fd < 0)
 		return -errno;
@@ -160,7 +164,8 @@ int memory_scan(struct memory_tier *t, void (*fn)(void *arg, uint64_t gen), void
 			(void)close(fd);
 		return r;
 	}
-	for (struct dirent *e = readdir(d); e; e = readdir(d)) { /* NOLINT(concurrency-mt-unsafe): own stream */
+	for (struct dirent *e = readdir(d); e;
+	     e = readdir(d)) { /* NOLINT(concurrency-mt-unsafe): own stream */
 		char *end = NULL;
 		uint64_t gen = strtoull(e->d_name, &end, 16);
 

@@ -15,15 +15,16 @@
 struct memory_tier;
 
 struct memory_config {
-	const char *dir;	/* where the files lie; created if missing */
-	bool mount;		/* mount a private tmpfs there unless one of ours is already */
-	const char *huge;	/* tmpfs's huge= option: within_size, always, advise, never */
-	uint64_t limit_bytes;	/* its hard limit; above the budget */
+	const char *dir;      /* where the files lie; created if missing */
+	bool mount;	      /* mount a private tmpfs there unless one of ours is already */
+	const char *huge;     /* tmpfs's huge= option: within_size, always, advise, never */
+	uint64_t limit_bytes; /* its hard limit; above the budget */
 };
 
 /** memory_open - mount (when asked to) and open the tier. @ret_kept: whether an earlier daemon's tmpfs was found.
  * Returns 0 or -errno of mount, mkdir, open; the reason is logged. */
-int memory_open(const struct memory_config *cfg, bool *ret_kept, struct memory_tier **ret) MUST_CHECK;
+int memory_open(const struct memory_config *cfg, bool *ret_kept, struct memory_tier **ret)
+	MUST_CHECK;
 /** memory_close - the tmpfs stays. NULL is allowed. */
 void memory_close(struct memory_tier *t);
 
