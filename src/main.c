@@ -70,6 +70,7 @@ static int open_cache(struct stack *s, struct failure *f)
 		.grace_ns = o->lookup_grace_ns,
 		.publish_wait_ns = o->publish_wait_ns,
 		.evict = o->evict,
+		.noatime = o->noatime,
 	};
 	int r = cache_open(&cfg, &s->cache);
 

@@ -104,7 +104,8 @@ static int set_size(struct cache *c, struct caller who, struct node *n, struct h
 static int end_truncate(struct cache *c, struct caller who, struct node *n)
 {
 	mutex_lock(&c->lock);
-	bool mine = n->state == NODE_PROCESSING && n->pending && n->nr_open == 0 && n->nr_reserved <= 1;
+	bool mine =
+		n->state == NODE_PROCESSING && n->pending && n->nr_open == 0 && n->nr_reserved <= 1;
 	struct retry *again = retry_find(c, who.tid);
 
 	n->written = true;
@@ -163,6 +164,37 @@ static void set_row(struct object_row *row, const struct cache_setattr *s)
 	row->ctime_ns = s->set & SET_CTIME ? s->ctime_ns : now;
 }
 
+/* touch(1), chmod and chown through a descriptor open for writing do not write to the version, and if nothing ever does, the
+ * attributes are those of the one before. That published version, with a reference; NULL when @n shares no bytes with it.
+ */
+static struct node *base_node(struct cache *c, struct node *n)
+{
+	struct object_row row = { 0 };
+	struct meta_db *db;
+
+	mutex_lock(&c->lock);
+	bool shares = n->state == NODE_PROCESSING && n->base_gen;
+
+	mutex_unlock(&c->lock);
+	if (!shares || meta_read_begin(c->meta, &db) < 0)
+		return NULL;
+	int r = meta_object_get(db, n->row.id, &row);
+
+	meta_read_end(c->meta, db);
+	mutex_lock(&c->lock);
+	struct node *base = r == 0 && row.gen == n->base_gen ? node_find(c, row.gen) : NULL;
+
+	if (!base && r == 0 && row.gen == n->base_gen) {
+		base = node_new(c, row.gen, &row);
+		if (base)
+			base->counted = true;
+	}
+	if (base)
+		base->refs++;
+	mutex_unlock(&c->lock);
+	return base;
+}
+
 static int setattr_node(struct cache *c, struct caller who, struct node *n, struct handle *h,
 			const struct cache_setattr *s)
 {
@@ -192,7 +224,13 @@ int cache_setattr(struct cache *c, struct caller who, uint64_t node, struct hand
 		  const struct cache_setattr *s, struct cache_attr *ret)
 {
 	struct node *n = node_get(c, node);
+	struct node *base = n && !(s->set & SET_SIZE) ? base_node(c, n) : NULL;
 	int r = n ? setattr_node(c, who, n, h, s) : -ESTALE;
+
+	if (base) {
+		r = r < 0 ? r : setattr_node(c, who, base, NULL, s);
+		node_put(c, base);
+	}
 
 	if (r == 0) {
 		mutex_lock(&c->lock);

@@ -43,6 +43,7 @@ struct cache_config {
 	uint64_t negative_timeout_ns;
 	uint64_t grace_ns;	  /* no eviction so long after a stat, unless nothing else can go */
 	uint64_t publish_wait_ns; /* the longest that a lookup waits for a closing writer */
+	bool noatime;		  /* reading leaves access times alone */
 	bool evict;		  /* default of directories that do not say */
 };
 

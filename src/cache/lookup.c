@@ -130,8 +130,8 @@ static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, st
 }
 
 /* The caller was sent round to write, and this is the name it comes back for. */
-static bool wants_version(struct cache *c, struct caller who, const struct pending *p, const struct object_row *row)
-	REQUIRES(c->lock)
+static bool wants_version(struct cache *c, struct caller who, const struct pending *p,
+			  const struct object_row *row) REQUIRES(c->lock)
 {
 	struct retry *again = retry_find(c, who.tid);
 
@@ -145,8 +145,7 @@ static bool wants_version(struct cache *c, struct caller who, const struct pendi
 	return p || (row && S_ISREG(row->mode) && !(row->flags & OBJECT_IN_PLACE));
 }
 
-/* Another name of the object may be about to get a new version. */
-static uint64_t closing_until(struct cache *c, uint64_t object) REQUIRES(c->lock)
+uint64_t closing_until(struct cache *c, uint64_t object)
 {
 	for (size_t i = 0; i < c->pendings.nr_slots; i++) {
 		for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
@@ -175,6 +174,13 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 
 		c->stats.lookups++;
 		r = p && !begin ? lookup_pending(c, who, p, wait, ret, ret_deadline_ns) : 0;
+		/* To change what is just being closed means to change what it will be. */
+		if (begin && wait && !(retry_find(c, who.tid)->flags & O_TRUNC) &&
+		    !retry_find(c, who.tid)->answer && !pending_shared(p) &&
+		    closing_until(c, p->object) > clock_mono_ns()) {
+			*ret_deadline_ns = closing_until(c, p->object);
+			r = -EINPROGRESS;
+		}
 		mutex_unlock(&c->lock);
 		if (r != 0)
 			break;
@@ -188,7 +194,9 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 
 		p = pending_find(c, parent, hash, name);
 		begin = begin || (f.r == 0 && wants_version(c, who, p, &f.row));
-		*ret_deadline_ns = f.r == 0 && f.row.nlink > 1 && S_ISREG(f.row.mode) && wait ? closing_until(c, f.row.id) : 0;
+		*ret_deadline_ns = f.r == 0 && f.row.nlink > 1 && S_ISREG(f.row.mode) && wait
+					   ? closing_until(c, f.row.id)
+					   : 0;
 		if (same && !begin && *ret_deadline_ns > clock_mono_ns()) {
 			mutex_unlock(&c->lock);
 			return -EINPROGRESS;
@@ -246,7 +254,8 @@ void cache_settle_dir(struct cache *c, uint64_t node)
 			for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
 				struct pending *p = map_entry(m, struct pending, by_name);
 
-				waiting |= p->parent == node && pending_newest(p)->closing_until_ns > clock_mono_ns();
+				waiting |= p->parent == node &&
+					   pending_newest(p)->closing_until_ns > clock_mono_ns();
 			}
 		}
 		if (waiting)

@@ -56,7 +56,7 @@ struct node {
 	uint64_t base_object; /* keeps base_gen busy in the policy */
 	bool truncated;	      /* opened with O_TRUNC: without the bytes of the version before */
 	bool new_object;      /* the name was free when the version began */
-	bool by_user;	    /* not root wrote it: set-id bits go (write(2)) */
+	bool by_user;	      /* not root wrote it: set-id bits go (write(2)) */
 	bool written;	      /* a version that began as a copy was changed */
 	bool opened;	      /* some writer has had it open */
 	bool killed;	      /* a writer of it died by a signal */
@@ -90,7 +90,7 @@ struct pending {
 struct retry {
 	struct map_node by_tid;
 	struct list link; /* oldest first */
-	uint64_t answer; /* the node to answer with, once made; 0: not yet */
+	uint64_t answer;  /* the node to answer with, once made; 0: not yet */
 	uint64_t deadline_ns;
 	int flags; /* of the open */
 	bool write;
@@ -211,14 +211,30 @@ int new_row(struct cache *c, struct caller who, uint64_t parent, mode_t mode,
 	    struct object_row *ret) MUST_CHECK EXCLUDES(c->lock);
 /** version_bytes - the version gets a file of its own (a copy of its base, when it has one). */
 int version_bytes(struct cache *c, struct node *v) MUST_CHECK EXCLUDES(c->lock);
+/** node_file - open the node's file, unless it is: one descriptor (node.fd) for all its handles. */
+int node_file(struct cache *c, struct node *n) MUST_CHECK EXCLUDES(c->lock);
+
+/* open.c */
 int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret)
 	MUST_CHECK EXCLUDES(c->lock);
+
+/* lookup.c */
+/** closing_until - until when a lookup may wait for a writer that is closing a new version of @object; 0: none. */
+uint64_t closing_until(struct cache *c, uint64_t object) REQUIRES(c->lock);
+
+/* names.c */
+/** dir_changed - an entry of @dir came or went at @now_ns. */
+void dir_changed(struct cache *c, uint64_t dir, int64_t now_ns, int nlink_delta) REQUIRES(c->lock);
+/** node_of - the node of the object's current version, if it is known. */
+struct node *node_of(struct cache *c, const struct object_row *row) REQUIRES(c->lock);
+/** check_free - inside a run: -EEXIST when @name is there or being made, -ENOENT when @parent is gone. */
+int check_free(struct cache *c, struct meta_db *db, uint64_t parent, uint64_t hash,
+	       struct name name) MUST_CHECK;
 
 /* retry.c */
 struct retry *retry_find(struct cache *c, pid_t tid) REQUIRES(c->lock);
 /** retry_note - remember what @who wanted; false when it was sent round already, for reading. */
-bool retry_note(struct cache *c, struct caller who, int flags, bool write)
-	REQUIRES(c->lock);
+bool retry_note(struct cache *c, struct caller who, int flags, bool write) REQUIRES(c->lock);
 void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
 void retry_expire(struct cache *c, uint64_t now_ns) REQUIRES(c->lock);
 

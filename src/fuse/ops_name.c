@@ -143,10 +143,8 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 		(void)fuse_reply_readlink(req, buf);
 }
 
-static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static void op_opendir(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_file_info *fi)
 {
-	if (!control_owns(ino))
-		cache_settle_dir(session_of(req)->cache, ino);
 	(void)fuse_reply_open(req, fi);
 }
 
@@ -195,6 +193,8 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		reply_err(req, -ENOMEM);
 		return;
 	}
+	if (off < OFF_DOT)
+		cache_settle_dir(s->cache, ino);
 	if (off < OFF_DOT)
 		room = add_entry(&d, ".", ino, S_IFDIR, OFF_DOT);
 	if (room && off < OFF_DOTDOT)

@@ -19,6 +19,7 @@ import pathlib
 import random
 import sys
 import time
+import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -69,7 +70,8 @@ class Worker:
                 self.count += 1
         except OSError as error:
             if not (self.plan.will_crash and error.errno in GONE):
-                self.faults.add(f"{type(self).__name__}{self.number}: {error!r}")
+                where = traceback.extract_tb(error.__traceback__)[1:]
+                self.faults.add(f"{type(self).__name__}{self.number}: {error!r} in {', '.join(f.name for f in where)}")
         results.put((type(self).__name__, self.count, list(self.faults)))
 
 
@@ -254,7 +256,7 @@ def main():
         plan = Plan(daemon.path, seconds=given.seconds, readers=given.readers, writers=given.writers,
                     names=given.names, seed=given.seed)
         steps, faults = finish(*start(plan))
-        evicted = kv.counter(daemon.path, "evicted")
+        evicted = kv.counter(daemon.path, "evicted_total")
     print(f"seed={given.seed} reads={steps['Reader']} writes={steps['Writer']} evicted={evicted} faults={len(faults)}")
     print("\n".join(faults))
     return 1 if faults else 0

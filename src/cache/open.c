@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handles: from open(2) to the last close(2), which ends the construction of a version. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "cache/node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/falloc.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+static void count_open(struct cache *c, struct node *n, bool write) REQUIRES(c->lock)
+{
+	n->refs++;
+	n->nr_open++;
+	c->nr_handles++;
+	if (n->counted)
+		policy_busy(c->policy, n->row.id, 1);
+	if (write) {
+		n->nr_write++;
+		c->nr_writers++;
+		c->stats.opens_write++;
+		if (c->nr_writers == 1)
+			cond_signal(&c->wake); /* watch the memory that they take */
+	} else {
+		c->stats.opens_read++;
+	}
+}
+
+static void count_close(struct cache *c, struct node *n, bool write) REQUIRES(c->lock)
+{
+	n->refs--;
+	n->nr_open--;
+	c->nr_handles--;
+	if (n->counted)
+		policy_busy(c->policy, n->row.id, -1);
+	if (write) {
+		n->nr_write--;
+		c->nr_writers--;
+	}
+}
+
+/* A version that began as a copy of another gets its bytes with the first write: until its last close the kernel must not
+ * go to a file that can be exchanged. All handles that are open at a time are of one kind, as the kernel demands. */
+static bool goes_direct(const struct node *n)
+{
+	return n->nr_indirect == 0 &&
+	       (n->state != NODE_PROCESSING || n->new_object || n->truncated);
+}
+
+static int open_file(struct cache *c, struct handle *h)
+{
+	struct node *n = h->node;
+	int r = node_file(c, n);
+
+	mutex_lock(&c->lock);
+	bool cut = (h->flags & O_TRUNC) && h->write && (n->state != NODE_PROCESSING || !n->pending);
+
+	mutex_unlock(&c->lock);
+	if (r == 0 && cut && ftruncate(n->fd, 0) < 0)
+		r = -errno;
+	return r;
+}
+
+int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret)
+{
+	struct handle *h = calloc(1, sizeof *h);
+
+	if (!h)
+		return -ENOMEM;
+	mutex_lock(&c->lock);
+	h->node = n;
+	h->flags = flags;
+	/* Whoever opens a version first ends it with the last close, also with open(O_CREAT | O_RDONLY). */
+	h->write = (flags & O_ACCMODE) != O_RDONLY ||
+		   (n->state == NODE_PROCESSING && n->nr_write == 0);
+	h->direct = goes_direct(n);
+	count_open(c, n, h->write);
+	n->nr_indirect += !h->direct;
+	mutex_unlock(&c->lock);
+	int r = open_file(c, h);
+
+	mutex_lock(&c->lock);
+	if (r < 0) {
+		n->nr_indirect -= !h->direct;
+		count_close(c, n, h->write);
+		free(h);
+	} else if (h->write) {
+		n->opened = true;
+		n->by_user |= who.uid != 0;
+		if (n->state == NODE_PROCESSING)
+			writer_add(n, who.tid);
+		n->closing_until_ns = 0;
+	}
+	mutex_unlock(&c->lock);
+	if (r == 0)
+		*ret = h;
+	return r;
+}
+
+/* A version of its own for a writer: the kernel has to come back under the name. */
+static int send_round(struct cache *c, struct caller who, struct node *n, int flags, bool write)
+	REQUIRES(c->lock)
+{
+	if (retry_note(c, who, flags, write))
+		return -ESTALE;
+	/* What others read must not change under them: a writer without a way round is refused. */
+	return write && n->state == NODE_COMPLETE ? -EBUSY : 0;
+}
+
+static int check_open(struct cache *c, struct caller who, struct node *n, int flags)
+	REQUIRES(c->lock)
+{
+	bool write = (flags & O_ACCMODE) != O_RDONLY;
+
+	if (n->state == NODE_ORPHAN) {
+		int r = send_round(c, who, n, flags, write);
+
+		return r == 0 && !n->row.has_memory && n->nr_open == 0 ? -ENOENT : r;
+	}
+	/* Found under one name, while another name of the object is about to get new bytes. */
+	if (!write && n->state == NODE_COMPLETE && n->row.nlink > 1 &&
+	    closing_until(c, n->row.id) > clock_mono_ns())
+		return send_round(c, who, n, flags, false);
+	if (!write)
+		return 0;
+	if (n->state == NODE_COMPLETE && !(n->row.flags & OBJECT_IN_PLACE))
+		return send_round(c, who, n, flags, write);
+	/* What was begun under this name stays as it is: truncating it means to begin again, and so does writing when its last
+	 * writer has just left. A version that was made for this open has not been opened before. */
+	if (n->state == NODE_PROCESSING && n->pending && n->opened &&
+	    ((flags & O_TRUNC) || n->nr_write + n->nr_reserved == 0))
+		return send_round(c, who, n, flags, write);
+	return 0;
+}
+
+int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
+		    struct handle **ret)
+{
+	bool write = (flags & O_ACCMODE) != O_RDONLY;
+	struct node *n = node_get(c, node);
+
+	if (!n)
+		return -ESTALE;
+	int r = write ? room_for(c, 0) : 0;
+
+	if (r == 0) {
+		mutex_lock(&c->lock);
+		r = S_ISREG(n->row.mode) ? check_open(c, who, n, flags) : -EINVAL;
+		mutex_unlock(&c->lock);
+	}
+	if (r == 0)
+		r = handle_new(c, n, who, flags, ret);
+	mutex_lock(&c->lock);
+	/* Evicted since the lookup: by now the name is gone, which the kernel finds when it looks again. */
+	if (r == -ENOENT && n->state != NODE_PROCESSING && send_round(c, who, n, flags, write) < 0)
+		r = -ESTALE;
+	if (r == 0) {
+		struct retry *again = retry_find(c, who.tid);
+
+		if (again)
+			retry_drop(c, again);
+		if (!write) {
+			(void)note_access(c, who, RUN_OPEN, n,
+					  name_key(n->row.parent, n->row.hash));
+			if (!(flags & O_NOATIME) && !c->cfg.noatime)
+				note_atime(c, n);
+		}
+	}
+	mutex_unlock(&c->lock);
+	node_put(c, n);
+	return r;
+}
+
+static int created(struct cache *c, struct caller who, struct node *v, int flags,
+		   struct cache_entry *ret, struct handle **ret_h)
+{
+	int r = handle_new(c, v, who, flags, ret_h);
+
+	mutex_lock(&c->lock);
+	if (r == 0) {
+		c->stats.creates++;
+		node_entry(c, v, 0, ret);
+	} else if (v->nr_open == 0) {
+		version_give_up(c, v);
+	}
+	mutex_unlock(&c->lock);
+	return r;
+}
+
+/* The name exists by now: an open like any other, but that the answer may name the node. */
+static int create_over(struct cache *c, struct caller who, const struct version_of *of, int flags,
+		       struct node **ret)
+{
+	bool write = (flags & O_ACCMODE) != O_RDONLY;
+
+	if (!S_ISREG(of->old->mode))
+		return -ESTALE;
+	if (write && !(of->old->flags & OBJECT_IN_PLACE))
+		return version_new(c, who, of, ret);
+	mutex_lock(&c->lock);
+	struct node *n = node_find(c, of->old->gen);
+
+	if (!n) {
+		n = node_new(c, of->old->gen, of->old);
+		if (n)
+			n->counted = true;
+	}
+	if (n)
+		n->refs++;
+	mutex_unlock(&c->lock);
+	*ret = n;
+	return n ? 0 : -ENOMEM;
+}
+
+static int find_old(struct cache *c, uint64_t parent, struct name name, struct object_row *ret)
+{
+	struct meta_db *db;
+	struct dentry_row d;
+	int r = meta_read_begin(c->meta, &db);
+
+	if (r < 0)
+		return r;
+	r = meta_dentry_get(db, parent, name_hash(c->seed, name), name, &d);
+	if (r == 0)
+		r = meta_object_get(db, d.object, ret);
+	meta_read_end(c->meta, db);
+	return r;
+}
+
+/* What a create of @name opens: a version that is being written (joined), one over what exists, or a new one. */
+static int create_node(struct cache *c, struct caller who, struct version_of *of, int flags,
+		       struct node **ret)
+{
+	struct object_row old;
+	struct node *v = NULL;
+
+	mutex_lock(&c->lock);
+	struct pending *p = pending_find(c, of->parent, name_hash(c->seed, of->name), of->name);
+
+	if (p && (flags & O_EXCL)) {
+		mutex_unlock(&c->lock);
+		return -EEXIST;
+	}
+	if (p && !(flags & O_TRUNC))
+		v = pending_shared(p);
+	if (v)
+		v->refs++;
+	mutex_unlock(&c->lock);
+	if (v) {
+		*ret = v;
+		return 0;
+	}
+	int r = find_old(c, of->parent, of->name, &old);
+
+	if (r == 0 && (flags & O_EXCL))
+		return -EEXIST;
+	if (r < 0 && r != -ENOENT)
+		return r;
+	if (r == -ENOENT)
+		return version_new(c, who, of, ret);
+	of->old = &old;
+	return create_over(c, who, of, flags, ret);
+}
+
+int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode,
+		 int flags, struct cache_entry *ret, struct handle **ret_h)
+{
+	struct version_of of = {
+		.parent = parent, .name = name, .mode = mode, .truncated = flags & O_TRUNC
+	};
+	struct node *v = NULL;
+	int r = name_check(name);
+
+	if (r == 0)
+		r = room_for(c, 0);
+	if (r == 0)
+		r = create_node(c, who, &of, flags, &v);
+	if (r < 0)
+		return r;
+	r = created(c, who, v, flags, ret, ret_h);
+	if (r == 0 && (v->row.flags & OBJECT_IN_PLACE)) {
+		r = publish(c, v, &(struct publish_at){ 0 });
+		if (r < 0) {
+			cache_release(c, *ret_h);
+			cache_forget(c, node_id(v), 1);
+		}
+	}
+	node_put(c, v);
+	return r;
+}
+
+int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mode, int flags,
+		  struct cache_entry *ret, struct handle **ret_h)
+{
+	struct version_of of = { .parent = parent, .mode = mode };
+	struct node *v = NULL;
+	int r = room_for(c, 0);
+
+	if (r == 0)
+		r = version_new(c, who, &of, &v);
+	if (r < 0)
+		return r;
+	r = created(c, who, v, flags, ret, ret_h);
+	mutex_lock(&c->lock);
+	v->row.nlink = 0;
+	if (r == 0)
+		ret->attr.st.st_nlink = 0;
+	mutex_unlock(&c->lock);
+	node_put(c, v);
+	return r;
+}
+
+bool handle_direct(const struct handle *h)
+{
+	return h->direct;
+}
+
+uint64_t handle_node(const struct handle *h)
+{
+	return node_id(h->node);
+}
+
+bool handle_writable(const struct handle *h)
+{
+	return h->write;
+}
+
+int handle_fd(struct handle *h)
+{
+	return h->node->fd;
+}
+
+int handle_fd_write(struct cache *c, struct handle *h, int *ret)
+{
+	int r = version_bytes(c, h->node);
+
+	if (r < 0)
+		return r;
+	mutex_lock(&c->lock);
+	h->node->written = true;
+	h->node->closing_until_ns = 0;
+	mutex_unlock(&c->lock);
+	*ret = h->node->fd;
+	return 0;
+}
+
+int cache_flush(struct cache *c, struct caller who, struct handle *h)
+{
+	struct node *n = h->node;
+
+	if (!h->write)
+		return 0;
+	bool killed = caller_killed(who.tid);
+
+	mutex_lock(&c->lock);
+	bool building = n->state == NODE_PROCESSING;
+
+	h->killed = killed;
+	if (building && n->pending && !killed)
+		n->closing_until_ns = clock_mono_ns() + c->cfg.publish_wait_ns;
+	mutex_unlock(&c->lock);
+	return building ? meta_healthy(c->meta) : 0;
+}
+
+/* The last writer of a version under construction is gone. */
+static void finish_version(struct cache *c, struct node *n)
+{
+	mutex_lock(&c->lock);
+	bool drop = n->killed || (!n->new_object && !n->truncated && !n->written);
+
+	if (n->killed)
+		c->stats.killed++;
+	if (drop)
+		version_give_up(c, n);
+	mutex_unlock(&c->lock);
+	if (drop)
+		return;
+	int r = publish(c, n, &(struct publish_at){ 0 });
+
+	if (r == 0 || r == -EALREADY)
+		return;
+	mutex_lock(&c->lock);
+	if (r == -ENOSPC || r == -EIO) { /* nothing is lost: the keeper tries again */
+		log_msg(LOG_ERR, "cache: cannot publish, will try again gen=%" PRIu64 " err=%d",
+			node_id(n), -r);
+		n->closing_until_ns = 0;
+		if (!n->unpublished) {
+			n->unpublished = true;
+			n->refs++;
+			c->nr_unpublished++;
+		}
+		cond_signal(&c->wake);
+	} else {
+		log_msg(LOG_INFO,
+			"cache: not published, its name is taken or gone gen=%" PRIu64 " err=%d",
+			node_id(n), -r);
+		version_give_up(c, n);
+	}
+	mutex_unlock(&c->lock);
+}
+
+/* A file that was changed where it is: what memory and metadata know of its size follows. */
+static void settle_in_place(struct cache *c, struct node *n)
+{
+	if (row_store(c, n) < 0)
+		log_msg(LOG_WARNING, "cache: size not recorded gen=%" PRIu64, node_id(n));
+	evict_over_budget(c, n->row.id);
+}
+
+static void tell_granted(struct cache *c) REQUIRES(c->lock)
+{
+	struct flock_wait next;
+
+	while (flock_granted(c->flocks, &next)) {
+		mutex_unlock(&c->lock);
+		next.granted(next.arg);
+		mutex_lock(&c->lock);
+	}
+}
+
+static void unlock(struct cache *c, struct handle *h, uint64_t owner)
+{
+	mutex_lock(&c->lock);
+	if (h->lock_object)
+		flock_unlock(c->flocks, h->lock_object, owner);
+	tell_granted(c);
+	mutex_unlock(&c->lock);
+}
+
+void cache_release(struct cache *c, struct handle *h)
+{
+	struct node *n = h->node;
+
+	unlock(c, h, h->lock_owner);
+	mutex_lock(&c->lock);
+	n->refs++; /* of this call */
+	n->killed |= h->killed;
+	n->nr_indirect -= !h->direct;
+	count_close(c, n, h->write);
+	bool last = h->write && n->nr_write + n->nr_reserved == 0;
+	bool finish = last && n->state == NODE_PROCESSING && n->pending;
+	bool settle = last && n->state == NODE_COMPLETE;
+
+	mutex_unlock(&c->lock);
+	if (finish)
+		finish_version(c, n);
+	else if (settle)
+		settle_in_place(c, n);
+	free(h);
+	mutex_lock(&c->lock);
+	if (n->state == NODE_PROCESSING && !n->pending &&
+	    n->nr_open == 0) /* O_TMPFILE that was never linked */
+		version_give_up(c, n);
+	mutex_unlock(&c->lock);
+	node_put(c, n);
+}
+
+static int nothing(struct meta_db *db UNUSED, struct meta_op *op UNUSED)
+{
+	return 0;
+}
+
+int cache_fsync(struct cache *c, struct handle *h)
+{
+	(void)h;
+	/* The memory tier alone has nothing more durable than memory; the metadata is made durable. */
+	struct meta_op sync = { .run = nothing, .durable = true };
+
+	return meta_submit(c->meta, &sync);
+}
+
+int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_bytes,
+		    uint64_t len_bytes)
+{
+	int fd;
+	int r = h->write ? 0 : -EBADF;
+
+	if (r == 0 && (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE)))
+		r = -EOPNOTSUPP;
+	if (r == 0 && !(mode & FALLOC_FL_PUNCH_HOLE))
+		r = room_for(c, len_bytes);
+	if (r == 0)
+		r = handle_fd_write(c, h, &fd);
+	if (r == 0 && fallocate(fd, mode, (off_t)off_bytes, (off_t)len_bytes) < 0)
+		r = -errno;
+	return r;
+}
+
+int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op,
+		void (*granted)(void *arg), void *arg, uint64_t *ticket)
+{
+	struct flock_wait wait = { granted, arg };
+	int r;
+
+	if (op == LOCK_UN) {
+		unlock(c, h, owner);
+		return 0;
+	}
+	mutex_lock(&c->lock);
+	if (!h->lock_object)
+		h->lock_object = h->node->row.id;
+	h->lock_owner = owner;
+	r = flock_lock(c->flocks, h->lock_object, owner, op == LOCK_EX, ticket ? &wait : NULL,
+		       ticket);
+	tell_granted(c);
+	mutex_unlock(&c->lock);
+	return r;
+}
+
+bool cache_flock_cancel(struct cache *c, uint64_t ticket)
+{
+	mutex_lock(&c->lock);
+	bool was = flock_cancel(c->flocks, ticket);
+
+	tell_granted(c);
+	mutex_unlock(&c->lock);
+	return was;
+}
