@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache/cache.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cache/node.h"
 
@@ -169,6 +170,56 @@ static void drop_nodes(struct cache *c)
 	mutex_unlock(&c->lock);
 }
 
+static struct node *find_closing(struct cache *c) REQUIRES(c->lock)
+{
+	for (size_t i = 0; c->nr_processing && i < c->nodes.nr_slots; i++) {
+		for (struct map_node *m = c->nodes.slots[i]; m; m = m->next) {
+			struct node *n = map_entry(m, struct node, by_id);
+
+			if (n->state == NODE_PROCESSING && n->pending && n->closing_until_ns)
+				return n;
+		}
+	}
+	return NULL;
+}
+
+void cache_settle(struct cache *c)
+{
+	uint64_t until = clock_mono_ns() + c->cfg.publish_wait_ns;
+
+	mutex_lock(&c->lock);
+	while (find_closing(c) && clock_mono_ns() < until)
+		(void)cond_wait_until(&c->settled, &c->lock, until);
+	for (struct node *n = find_closing(c); n; n = find_closing(c))
+		n->closing_until_ns = 0; /* flushed, but still open */
+	mutex_unlock(&c->lock);
+}
+
+/* fuse_conn_destroy() in fs/fuse/inode.c drops the releases that are still queued when the last close is directly followed by
+ * umount(8). With the mount gone no file can be open: what has been flushed is whole. */
+static void publish_closed(struct cache *c)
+{
+	for (;;) {
+		mutex_lock(&c->lock);
+		struct node *n = find_closing(c);
+
+		if (n) {
+			n->closing_until_ns = 0;
+			n->refs++;
+		}
+		bool keep = n && (n->new_object || n->truncated || n->written);
+
+		mutex_unlock(&c->lock);
+		if (!n)
+			return;
+		int r = keep ? publish(c, n, &(struct publish_at){ 0 }) : 0;
+
+		if (r < 0 && r != -EALREADY)
+			log_msg(LOG_ERR, "cache: a closed file could not be published err=%d", -r);
+		node_put(c, n);
+	}
+}
+
 void cache_close(struct cache *c)
 {
 	if (!c)
@@ -179,8 +230,10 @@ void cache_close(struct cache *c)
 	mutex_unlock(&c->lock);
 	thread_join(&c->keeper);
 	c->hooks = (struct cache_hooks){ 0 };
-	if (c->runs)
+	if (c->runs) {
+		publish_closed(c);
 		keeper_flush(c);
+	}
 	if (c->nodes.slots && c->memory)
 		drop_nodes(c);
 	meta_close(c->meta);

@@ -71,6 +71,9 @@ struct cache_entry {
 int cache_open(const struct cache_config *cfg, struct cache **ret) MUST_CHECK;
 /** cache_close - everything must be released; unfinished versions are dropped. NULL is allowed. */
 void cache_close(struct cache *c);
+/** cache_settle - before the mount goes: wait, no longer than publish_wait_ns, for the writers that are closing. What has not
+ * ended by then will not be published. */
+void cache_settle(struct cache *c);
 /** cache_set_hooks - before the first request. */
 void cache_set_hooks(struct cache *c, const struct cache_hooks *h);
 

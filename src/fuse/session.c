@@ -236,6 +236,7 @@ int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct 
 
 void fs_session_stop(struct fs_session *s)
 {
+	cache_settle(s->cache);
 	fuse_session_exit(s->se);
 	/* The loop's threads sit in read(2): with the mount gone they come back. */
 	if (s->mounted)
