@@ -409,7 +409,7 @@ static void forget_known(struct map *m)
 int keeper_restore(struct cache *c)
 {
 	struct restore s = { .c = c };
-	struct meta_db *db;
+	struct meta_db *db = NULL;
 	uint64_t lost = 0;
 	int r = map_init(&s.known);
 

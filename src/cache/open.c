@@ -476,7 +476,7 @@ int cache_fsync(struct cache *c, struct handle *h)
 int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_bytes,
 		    uint64_t len_bytes)
 {
-	int fd;
+	int fd = -1;
 	int r = h->write ? 0 : -EBADF;
 
 	if (r == 0 && (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE)))

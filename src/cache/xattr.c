@@ -135,7 +135,7 @@ static int get_tier(struct cache *c UNUSED, struct node *n UNUSED, char *buf, si
 	return snprintf(buf, cap, "memory");
 }
 
-static int get_replicas(struct cache *c, struct node *n, char *buf, size_t cap)
+static int get_replicas(struct cache *c, struct node *n, char *buf, size_t cap) REQUIRES(c->lock)
 {
 	struct cache_attr a;
 	uint64_t gen = n->base_gen ? n->base_gen : node_id(n);

@@ -64,7 +64,7 @@ static int admit(struct fs_session *s, fuse_req_t req, struct handle *h, struct 
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs_session *s = session_of(req);
-	struct handle *h;
+	struct handle *h = NULL;
 	int r;
 
 	if (control_owns(ino)) {
@@ -104,7 +104,7 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 {
 	struct fs_session *s = session_of(req);
 	struct cache_entry e;
-	struct handle *h;
+	struct handle *h = NULL;
 	int r = control_name(parent, name) ? -EPERM
 					   : cache_create(s->cache, caller_of(req), parent,
 							  name_of(name), mode, fi->flags, &e, &h);
@@ -120,7 +120,7 @@ static void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fu
 {
 	struct fs_session *s = session_of(req);
 	struct cache_entry e;
-	struct handle *h;
+	struct handle *h = NULL;
 	int r = control_owns(parent)
 			? -EPERM
 			: cache_tmpfile(s->cache, caller_of(req), parent, mode, fi->flags, &e, &h);

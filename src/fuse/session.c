@@ -106,7 +106,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 	want(conn, FUSE_CAP_ATOMIC_O_TRUNC);
 	want(conn, FUSE_CAP_FLOCK_LOCKS);
+#ifdef FUSE_CAP_HANDLE_KILLPRIV_V2 /* without, the kernel asks for security.capability at each write */
 	want(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
+#endif
 	want(conn, FUSE_CAP_PARALLEL_DIROPS);
 	want(conn, FUSE_CAP_CACHE_SYMLINKS);
 	want(conn, FUSE_CAP_SPLICE_READ);

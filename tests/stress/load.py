@@ -59,6 +59,10 @@ class Worker:
     def path(self, name):
         return f"{self.plan.directory}/{name}"
 
+    def fault_of(self, error):
+        where = traceback.extract_tb(error.__traceback__)[1:]
+        self.faults.add(f"{type(self).__name__}{self.number}: {error!r} in {', '.join(f.name for f in where)}")
+
     def run(self, results):
         deadline = time.monotonic() + self.plan.seconds
         try:
@@ -70,8 +74,9 @@ class Worker:
                 self.count += 1
         except OSError as error:
             if not (self.plan.will_crash and error.errno in GONE):
-                where = traceback.extract_tb(error.__traceback__)[1:]
-                self.faults.add(f"{type(self).__name__}{self.number}: {error!r} in {', '.join(f.name for f in where)}")
+                self.fault_of(error)
+        except AssertionError as error:
+            self.fault_of(error)
         results.put((type(self).__name__, self.count, list(self.faults)))
 
 
@@ -86,7 +91,9 @@ class Reader(Worker):
         fd = os.open(self.path(name), os.O_RDONLY)
         try:
             version = content.check(self.random.choice(self.ways)(fd), name)
-        except content.Wrong as wrong:
+        except (content.Wrong, AssertionError) as wrong:
+            if self.plan.will_crash:
+                os.statvfs(self.plan.directory)  # a read that was under way when the daemon died may be short
             self.faults.add(f"reader: {wrong}")
             return
         finally:
@@ -107,7 +114,7 @@ class Reader(Worker):
         return data
 
     def mapped(self, fd):
-        with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as mapping:
+        with mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ) as mapping:
             return mapping[:]
 
     def twice(self, fd):

@@ -77,7 +77,9 @@ def poll(directory, stage, count, results):
         while True:
             step = stage.step.value
             visible = look(directory, f"n{n}", step, counts)
-            counts["early"] += visible and stage.step.value < CLOSING
+            if visible and stage.step.value < CLOSING:
+                counts["early"] += 1
+                print(f"n{n} was seen early", file=sys.stderr)
             stage.seen_by_poller.value = n
             if step == CLOSED:
                 break
