@@ -263,7 +263,9 @@ static int create_node(struct cache *c, struct caller who, struct version_of *of
 	if (r == -ENOENT)
 		return version_new(c, who, of, ret);
 	of->old = &old;
-	return create_over(c, who, of, flags, ret);
+	r = create_over(c, who, of, flags, ret);
+	of->old = NULL;
+	return r;
 }
 
 int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode,

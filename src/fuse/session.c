@@ -171,10 +171,10 @@ static int new_session(struct fs_session *s, const struct fs_config *cfg)
 int fs_session_new(const struct fs_config *cfg, struct cache *c, struct fs_session **ret)
 {
 	struct fs_session *s = calloc(1, sizeof *s);
-	int r = s ? 0 : -ENOMEM;
+	int r;
 
-	if (r < 0)
-		return r;
+	if (!s)
+		return -ENOMEM;
 	s->cache = c;
 	s->files = cfg->files;
 	s->want_passthrough = cfg->passthrough;
