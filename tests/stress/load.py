@@ -197,9 +197,9 @@ class Writer(Worker):
         return False
 
     def publish_by_link(self, name, data):
+        self.journal.note("intent", name, None)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(name))
-        self.journal.note("intent", name, None)
         kv.put(self.temporary(name), data)
         os.link(self.temporary(name), self.path(name))
         os.unlink(self.temporary(name))
