@@ -9,6 +9,7 @@
 #include <linux/capability.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -240,7 +241,8 @@ void fs_session_stop(struct fs_session *s)
 {
 	cache_settle(s->cache);
 	fuse_session_exit(s->se);
-	/* The loop's threads sit in read(2): with the mount gone they come back. */
+	/* Files may be open: ending the connection brings the loop's threads back from read(2). */
+	(void)umount2(s->mountpoint, MNT_FORCE | MNT_DETACH);
 	if (s->mounted)
 		fuse_session_unmount(s->se);
 }
