@@ -52,7 +52,8 @@ static int mount_tmpfs(const struct memory_config *cfg)
 		"mode=0700,size=%" PRIu64,
 	};
 	bool remount = is_mount_point(cfg->dir);
-	unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | (remount ? MS_REMOUNT : 0);
+	unsigned long flags =
+		MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | (remount ? MS_REMOUNT : 0);
 	int err = EINVAL;
 
 	for (size_t i = 0; i < sizeof forms / sizeof *forms && err == EINVAL; i++) {
