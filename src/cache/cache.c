@@ -46,7 +46,6 @@ static int open_meta(struct cache *c)
 static int open_memory(struct cache *c)
 {
 	char path[4096];
-	bool kept;
 	int n = snprintf(path, sizeof path, "%s/memory", c->state_dir);
 	struct memory_config cfg = {
 		.dir = c->memory_dir ? c->memory_dir : path,
@@ -57,7 +56,7 @@ static int open_memory(struct cache *c)
 
 	if (n < 0 || (size_t)n >= sizeof path)
 		return -ENAMETOOLONG;
-	return memory_open(&cfg, &kept, &c->memory);
+	return memory_open(&cfg, &c->memory);
 }
 
 static int load_root(struct cache *c)

@@ -166,7 +166,7 @@ int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mo
 int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
 		    struct handle **ret) MUST_CHECK;
 /** handle_direct - whether the bytes are in one file for the life of the handle, so that the kernel may go there itself;
- * its descriptor is handle_fd's. A handle that is not direct gives its reads and writes to cache_read and cache_write. */
+ * its descriptor is handle_fd's. A handle that is not direct reads by handle_fd() and writes by handle_fd_write(). */
 bool handle_direct(const struct handle *h);
 uint64_t handle_node(const struct handle *h);
 bool handle_writable(const struct handle *h);

@@ -157,7 +157,7 @@ void node_settle(struct cache *c, struct node *n) REQUIRES(c->lock);
 struct node *node_get(struct cache *c, uint64_t id) EXCLUDES(c->lock);
 void node_put(struct cache *c, struct node *n) EXCLUDES(c->lock);
 uint64_t node_id(const struct node *n);
-/** node_orphan - the version has no name any more. @keep_bytes: readers may still open it until the kernel forgets it. */
+/** node_orphan - the version has no name any more. node_settle() frees what that allows. */
 void node_orphan(struct cache *c, struct node *n) REQUIRES(c->lock);
 void node_attr(struct cache *c, struct node *n, struct cache_attr *ret) REQUIRES(c->lock);
 void node_entry(struct cache *c, struct node *n, uint64_t ttl_ns, struct cache_entry *ret)

@@ -165,16 +165,6 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 	return r;
 }
 
-static void dir_touched(struct cache *c, uint64_t dir, int64_t now_ns) REQUIRES(c->lock)
-{
-	struct node *n = node_find(c, dir);
-
-	if (!n)
-		return;
-	n->row.mtime_ns = now_ns;
-	n->row.ctime_ns = now_ns;
-}
-
 /* The version before, @old, is no longer what any name means. */
 static void supersede(struct cache *c, const struct object_row *old) REQUIRES(c->lock)
 {
@@ -225,13 +215,13 @@ static void publish_done(struct meta_op *op, int r)
 	}
 	policy_publish(c, p);
 	seq_bump(c, p->parent, p->hash);
-	dir_touched(c, p->parent, p->row.ctime_ns);
+	dir_changed(c, p->parent, p->row.ctime_ns, 0);
 	for (unsigned i = 0; i < p->nr_links; i++)
 		seq_bump(c, p->old_links[i].parent, p->old_links[i].hash);
 	seq_bump(c, p->row.parent, p->row.hash);
 	if (p->from) {
 		seq_bump(c, p->from->parent, p->from_hash);
-		dir_touched(c, p->from->parent, p->row.ctime_ns);
+		dir_changed(c, p->from->parent, p->row.ctime_ns, 0);
 	}
 	mutex_unlock(&c->lock);
 }

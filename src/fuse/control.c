@@ -31,11 +31,6 @@ bool control_owns(uint64_t node)
 	return node >= CONTROL_DIR;
 }
 
-bool control_is_dir(uint64_t node)
-{
-	return node == CONTROL_DIR;
-}
-
 bool control_name(uint64_t parent, const char *name)
 {
 	return control_owns(parent) || (parent == CACHE_ROOT && strcmp(name, CONTROL_NAME) == 0);

@@ -89,7 +89,6 @@ void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
 
 /* control.c: /.kvcache/. control_owns - whether a node is of the control directory; the others answer for those. */
 bool control_owns(uint64_t node);
-bool control_is_dir(uint64_t node);
 bool control_name(uint64_t parent, const char *name);
 void control_lookup(struct fs_session *s, fuse_req_t req, uint64_t parent, const char *name);
 void control_getattr(struct fs_session *s, fuse_req_t req, uint64_t node);

@@ -78,7 +78,7 @@ static int mount_tmpfs(const struct memory_config *cfg)
 	return -err;
 }
 
-int memory_open(const struct memory_config *cfg, bool *ret_kept, struct memory_tier **ret)
+int memory_open(const struct memory_config *cfg, struct memory_tier **ret)
 {
 	struct memory_tier *t = calloc(1, sizeof *t);
 	struct statfs fs;
@@ -90,7 +90,6 @@ int memory_open(const struct memory_config *cfg, bool *ret_kept, struct memory_t
 	t->private = cfg->mount;
 	if (mkdir(cfg->dir, 0700) < 0 && errno != EEXIST)
 		r = -errno;
-	*ret_kept = r == 0 && (!cfg->mount || is_mount_point(cfg->dir));
 	if (r == 0 && cfg->mount)
 		r = mount_tmpfs(cfg);
 	if (r == 0) {

@@ -21,10 +21,9 @@ struct memory_config {
 	uint64_t limit_bytes; /* its hard limit; above the budget */
 };
 
-/** memory_open - mount (when asked to) and open the tier. @ret_kept: whether an earlier daemon's tmpfs was found.
+/** memory_open - mount (when asked to) and open the tier.
  * Returns 0 or -errno of mount, mkdir, open; the reason is logged. */
-int memory_open(const struct memory_config *cfg, bool *ret_kept, struct memory_tier **ret)
-	MUST_CHECK;
+int memory_open(const struct memory_config *cfg, struct memory_tier **ret) MUST_CHECK;
 /** memory_close - the tmpfs stays. NULL is allowed. */
 void memory_close(struct memory_tier *t);
 
