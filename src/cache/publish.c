@@ -27,6 +27,8 @@ struct publish_op {
 	struct link_row
 		old_links[8]; /* other names of the object, which the kernel must look up again */
 	unsigned nr_links;
+	struct object_row seen; /* the version's row when it was measured */
+	bool late;		/* its attributes were changed between run and done */
 	bool already;
 };
 
@@ -143,6 +145,7 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 
 	mutex_lock(&c->lock);
 	p->already = p->v->state != NODE_PROCESSING;
+	p->seen = p->v->row;
 	row_of_version(c, p->v, &p->row);
 	mutex_unlock(&c->lock);
 	if (p->already)
@@ -189,6 +192,24 @@ static void policy_publish(struct cache *c, struct publish_op *p) REQUIRES(c->lo
 	policy_busy(c->policy, id, (int)p->v->nr_open); /* each handle that stays open counts */
 }
 
+/* A chmod, chown or utimens that came while the transaction ran is not lost. */
+static void keep_late_changes(struct cache *c UNUSED, struct publish_op *p) REQUIRES(c->lock)
+{
+	struct object_row now = p->v->row;
+
+	p->late = now.mode != p->seen.mode || now.uid != p->seen.uid || now.gid != p->seen.gid ||
+		  now.ctime_ns != p->seen.ctime_ns || now.pin_until_ns != p->seen.pin_until_ns;
+	p->v->row = p->row;
+	if (!p->late)
+		return;
+	p->v->row.mode = now.mode;
+	p->v->row.uid = now.uid;
+	p->v->row.gid = now.gid;
+	p->v->row.atime_ns = now.atime_ns;
+	p->v->row.ctime_ns = now.ctime_ns;
+	p->v->row.pin_until_ns = now.pin_until_ns;
+}
+
 static void publish_done(struct meta_op *op, int r)
 {
 	struct publish_op *p = (struct publish_op *)op;
@@ -199,7 +220,7 @@ static void publish_done(struct meta_op *op, int r)
 		return;
 	mutex_lock(&c->lock);
 	pending_leave(c, v);
-	v->row = p->row;
+	keep_late_changes(c, p);
 	v->state = NODE_COMPLETE;
 	v->counted = true;
 	v->closing_until_ns = 0;
@@ -279,6 +300,8 @@ int publish(struct cache *c, struct node *v, const struct publish_at *at)
 		p.from_hash = name_hash(c->seed, p.from->name);
 	int r = meta_submit(c->meta, &p.op);
 
+	if (r == 0 && p.late && row_store(c, v) < 0)
+		log_msg(LOG_WARNING, "cache: attributes not recorded gen=%" PRIu64, node_id(v));
 	if (r == 0) {
 		tell_kernel(&p);
 		evict_over_budget(c, p.row.id);
