@@ -41,6 +41,19 @@ static inline void list_del(struct list *n)
 	list_init(n);
 }
 
+/* Take the first one out; NULL when @head is empty. */
+static inline struct list *list_pop(struct list *head)
+{
+	struct list *n = head->next;
+
+	if (n == head)
+		return NULL;
+	head->next = n->next;
+	n->next->prev = head;
+	list_init(n);
+	return n;
+}
+
 #define list_for_each_safe(pos, tmp, head)                               \
 	for ((pos) = (head)->next, (tmp) = (pos)->next; (pos) != (head); \
 	     (pos) = (tmp), (tmp) = (pos)->next)

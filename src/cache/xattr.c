@@ -248,7 +248,7 @@ static int ensure_sum(struct cache *c, struct node *n)
 		return -ENODATA;
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = -errno;
-	if (r < 0)
+	if (r != 0)
 		return r;
 	mutex_lock(&c->lock);
 	bool known = n->sum_known && n->sum_mtime_ns == timespec_ns(st.st_mtim);
@@ -505,6 +505,7 @@ static bool list_stored(void *arg, const char *name)
 	return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? true : list_name(arg, name);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): list_name() writes to it */
 int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_t *ret_len)
 {
 	struct xattr_list l = { buf, cap, 0 };

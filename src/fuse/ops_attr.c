@@ -213,6 +213,7 @@ static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 }
 
 /* FUSE passes only commands whose size is in the number, and no pointers: there is none that a plain file knows. */
+/* NOLINTNEXTLINE(readability-function-size): the signature is libfuse's */
 static void op_ioctl(fuse_req_t req, fuse_ino_t ino UNUSED, unsigned int cmd UNUSED,
 		     void *arg UNUSED, struct fuse_file_info *fi UNUSED, unsigned flags UNUSED,
 		     const void *in UNUSED, size_t in_size UNUSED, size_t out_size UNUSED)

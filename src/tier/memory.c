@@ -164,8 +164,9 @@ int memory_scan(struct memory_tier *t, void (*fn)(void *arg, uint64_t gen), void
 			(void)close(fd);
 		return r;
 	}
-	for (struct dirent *e = readdir(d); e;
-	     e = readdir(d)) { /* NOLINT(concurrency-mt-unsafe): own stream */
+	struct dirent *e;
+
+	while ((e = readdir(d))) { /* NOLINT(concurrency-mt-unsafe): own stream */
 		char *end = NULL;
 		uint64_t gen = strtoull(e->d_name, &end, 16);
 
