@@ -136,6 +136,31 @@ def test_changes_of_a_directory_move_its_times(mount):
         kv.eventually(lambda: os.stat(directory).st_mtime_ns > OLD, what="mtime of the directory has moved")
 
 
+def test_a_directory_changes_when_a_key_is_published_not_when_it_was_written(mount):
+    directory = mount.mkdir("d")
+    fd = os.open(directory / "early", os.O_WRONLY | os.O_CREAT)
+    os.write(fd, b"bytes")
+    kv.put(directory / "later", b"bytes")
+    kv.eventually(lambda: (directory / "later").exists())
+    os.unlink(directory / "later")
+    before = os.stat(directory).st_mtime_ns
+    os.close(fd)
+    kv.eventually(lambda: os.stat(directory).st_mtime_ns != before, what="mtime of the directory has moved")
+    assert os.stat(directory).st_mtime_ns > before
+
+
+def test_new_bytes_for_a_name_leave_the_directory_as_it_was(mount):
+    directory = mount.mkdir("d")
+    kv.put(directory / "key", b"bytes")
+    kv.eventually(lambda: os.path.exists(directory / "key"))
+    os.utime(directory, ns=(OLD, OLD))
+    kv.put(directory / "key", b"other bytes")
+    kv.eventually(lambda: kv.get(directory / "key") == b"other bytes")
+    assert os.stat(directory).st_mtime_ns == OLD
+    mount.restart("kill9")
+    assert os.stat(directory).st_mtime_ns == OLD
+
+
 # ---- size and blocks
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 16_384, 100_000, kv.MiB, 5 * kv.MiB])

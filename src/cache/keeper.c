@@ -230,7 +230,7 @@ void keeper_run(void *arg)
 	mutex_lock(&c->lock);
 	while (!c->stop) {
 		uint64_t now = clock_mono_ns();
-		uint64_t wake = c->nr_writers ? now + WATCH_MS * NS_PER_MS : next_flush;
+		uint64_t wake = c->watching ? now + WATCH_MS * NS_PER_MS : next_flush;
 
 		(void)cond_wait_until(&c->wake, &c->lock, wake < next_flush ? wake : next_flush);
 		if (c->stop)
@@ -238,11 +238,15 @@ void keeper_run(void *arg)
 		now = clock_mono_ns();
 		retry_expire(c, now);
 		bool watch = c->nr_writers > 0;
+		bool flush = now >= next_flush;
+
+		if (flush)
+			c->watching = watch;
 
 		mutex_unlock(&c->lock);
 		if (watch)
 			evict_overflow(c);
-		if (now >= next_flush) {
+		if (flush) {
 			next_flush = now + FLUSH_MS * NS_PER_MS;
 			keeper_flush(c);
 			publish_again(c);

@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+enum { WRITER_ATTR_NS = 20 * NS_PER_MS };
+
 uint64_t name_key(uint64_t parent, uint64_t hash)
 {
 	return hash ^ (parent * UINT64_C(0x9E3779B97F4A7C15));
@@ -127,6 +129,17 @@ static void attr_of_file(struct cache *c, struct node *n, struct stat *st)
 	st->st_mtim = file.st_mtim;
 }
 
+/* What becomes of a version that is being written, the kernel sees itself, but for a moment's uncertainty about its end: so
+ * no more than the checks of the open that makes it need. A directory changes with each publication in it. */
+static uint64_t attr_ttl_ns(const struct cache *c, const struct node *n)
+{
+	uint64_t ttl = c->cfg.entry_timeout_ns;
+
+	if (n->state == NODE_PROCESSING)
+		return ttl < WRITER_ATTR_NS ? ttl : WRITER_ATTR_NS;
+	return n->state == NODE_COMPLETE && n->nr_pending == 0 ? ttl : 0;
+}
+
 void node_attr(struct cache *c, struct node *n, struct cache_attr *ret)
 {
 	const struct object_row *r = &n->row;
@@ -146,7 +159,7 @@ void node_attr(struct cache *c, struct node *n, struct cache_attr *ret)
 			.st_ctim = ns_timespec(r->ctime_ns),
 		},
 		.btime = ns_timespec(r->btime_ns),
-		.ttl_ns = n->state == NODE_COMPLETE && n->nr_pending == 0 ? c->cfg.entry_timeout_ns : 0,
+		.ttl_ns = attr_ttl_ns(c, n),
 	};
 	if (S_ISREG(r->mode))
 		attr_of_file(c, n, &ret->st);

@@ -131,6 +131,7 @@ struct cache {
 		[NR_NAME_SEQ]; /* bumped when a name, or an object found under it, changed */
 	uint64_t placement_epoch;
 	uint32_t nr_writers; /* handles open for writing */
+	bool watching; /* the keeper looks often at what they take, since there was one lately */
 	uint32_t nr_processing;
 	uint64_t nr_handles;
 	uint32_t nr_unpublished; /* versions whose publishing is to be tried again */

@@ -23,8 +23,10 @@ static void count_open(struct cache *c, struct node *n, bool write) REQUIRES(c->
 		n->nr_write++;
 		c->nr_writers++;
 		c->stats.opens_write++;
-		if (c->nr_writers == 1)
-			cond_signal(&c->wake); /* watch the memory that they take */
+		if (!c->watching) { /* the memory that they take */
+			c->watching = true;
+			cond_signal(&c->wake);
+		}
 	} else {
 		c->stats.opens_read++;
 	}

@@ -19,6 +19,7 @@ struct publish_op {
 	const struct rename_at *from;
 	uint64_t from_hash;
 	bool noreplace;
+	int64_t now_ns;
 	/* from run to done: */
 	struct object_row row; /* as published */
 	struct object_row old; /* what the name meant; id 0: nothing */
@@ -30,6 +31,7 @@ struct publish_op {
 	struct object_row seen; /* the version's row when it was measured */
 	bool late;		/* its attributes were changed between run and done */
 	bool already;
+	bool touch; /* the directory changed */
 };
 
 static bool collect_link(void *arg, struct link_row l)
@@ -99,7 +101,7 @@ static int remove_from(struct meta_db *db, struct publish_op *p)
 		r = meta_link_del(db, p->moved.id,
 				  (struct link_row){ p->from->parent, p->from_hash });
 	if (r == 0)
-		r = meta_object_touch_dir(db, p->from->parent, p->row.ctime_ns, 0);
+		r = meta_object_touch_dir(db, p->from->parent, p->now_ns, 0);
 	return r;
 }
 
@@ -117,17 +119,15 @@ static int put_over(struct meta_db *db, struct publish_op *p)
 
 static int put_new(struct meta_db *db, struct publish_op *p)
 {
-	struct object_row other;
-	int r = meta_object_get(db, p->row.id, &other);
-
-	if (r == 0) /* another version of the name was published and renamed away since */
-		p->row.id = p->row.gen;
-	else if (r != -ENOENT)
-		return r;
 	p->row.nlink = 1;
 	p->row.parent = p->parent;
 	p->row.hash = p->hash;
-	r = meta_object_put(db, &p->row);
+	int r = meta_object_put(db, &p->row);
+
+	if (r == -EEXIST) { /* another version of the name was published and renamed away since */
+		p->row.id = p->row.gen;
+		r = meta_object_put(db, &p->row);
+	}
 	if (r == 0)
 		r = meta_dentry_put(db,
 				    &(struct dentry_row){ p->parent, p->hash, p->row.id,
@@ -140,7 +140,6 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 {
 	struct publish_op *p = (struct publish_op *)op;
 	struct cache *c = p->c;
-	struct object_row dir;
 	bool exists = false;
 
 	mutex_lock(&c->lock);
@@ -150,21 +149,21 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 	mutex_unlock(&c->lock);
 	if (p->already)
 		return -EALREADY;
-	int r = meta_object_get(db, p->parent, &dir);
+	int r = check_old(db, p, &exists);
 
-	if (r == 0)
-		r = check_old(db, p, &exists);
 	if (r < 0)
 		return r;
 	if (exists &&
 	    !S_ISREG(p->old.mode)) /* a link, fifo or socket came under the name meanwhile */
 		return -EEXIST;
-	if (p->from)
+	/* The first to write, as it tells whether the directory is still there. New bytes for a name do not change it. */
+	p->touch = !exists || p->from;
+	if (p->touch)
+		r = meta_object_touch_dir(db, p->parent, p->now_ns, 0);
+	if (r == 0 && p->from)
 		r = remove_from(db, p);
 	if (r == 0)
 		r = exists ? put_over(db, p) : put_new(db, p);
-	if (r == 0)
-		r = meta_object_touch_dir(db, p->parent, p->row.ctime_ns, 0);
 	return r;
 }
 
@@ -236,13 +235,14 @@ static void publish_done(struct meta_op *op, int r)
 	}
 	policy_publish(c, p);
 	seq_bump(c, p->parent, p->hash);
-	dir_changed(c, p->parent, p->row.ctime_ns, 0);
+	if (p->touch)
+		dir_changed(c, p->parent, p->now_ns, 0);
 	for (unsigned i = 0; i < p->nr_links; i++)
 		seq_bump(c, p->old_links[i].parent, p->old_links[i].hash);
 	seq_bump(c, p->row.parent, p->row.hash);
 	if (p->from) {
 		seq_bump(c, p->from->parent, p->from_hash);
-		dir_changed(c, p->from->parent, p->row.ctime_ns, 0);
+		dir_changed(c, p->from->parent, p->now_ns, 0);
 	}
 	mutex_unlock(&c->lock);
 }
@@ -281,6 +281,7 @@ int publish(struct cache *c, struct node *v, const struct publish_at *at)
 		.name = at->name,
 		.from = at->from,
 		.noreplace = at->noreplace,
+		.now_ns = clock_real_ns(),
 	};
 	char *own_name = NULL;
 
