@@ -53,6 +53,17 @@ def test_evicted_key_is_a_miss_and_nothing_else(any_mount, other):
     assert other.kv.get(any_mount.path / "old0") == b"back again"
 
 
+@pytest.mark.options(ram_size="4M")
+def test_eviction_changes_the_directory_it_takes_from(mount):
+    taken_from = mount.mkdir("old")
+    put_blocks(taken_from, "k", 10)
+    kv.eventually(lambda: len(os.listdir(taken_from)) == 10)
+    before = os.stat(taken_from).st_mtime_ns
+    put_blocks(mount.mkdir("new"), "k", 256)
+    kv.eventually(lambda: not os.listdir(taken_from), what="the first keys are gone")
+    kv.eventually(lambda: os.stat(taken_from).st_mtime_ns > before, what="mtime of the directory has moved")
+
+
 # ---- which ones
 
 def run(mount, prefix, count):

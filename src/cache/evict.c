@@ -19,6 +19,7 @@ struct evict_op {
 	char *texts[MAX_NAMES]; /* the names, for the kernel; owned */
 	size_t lens[MAX_NAMES];
 	unsigned nr_names;
+	int64_t now_ns;
 };
 
 static bool collect_name(void *arg, struct link_row l)
@@ -41,7 +42,7 @@ static bool in_use(struct cache *c, const struct object_row *row)
 	return busy;
 }
 
-static int drop_names(struct meta_db *db, struct evict_op *e, int64_t now_ns)
+static int drop_names(struct meta_db *db, struct evict_op *e)
 {
 	char name[NAME_MAX_BYTES];
 	int r = 0;
@@ -54,7 +55,7 @@ static int drop_names(struct meta_db *db, struct evict_op *e, int64_t now_ns)
 		if (r == 0)
 			r = meta_dentry_del(db, l->parent, l->hash, (struct name){ name, len });
 		if (r == 0)
-			r = meta_object_touch_dir(db, l->parent, now_ns, 0);
+			r = meta_object_touch_dir(db, l->parent, e->now_ns, 0);
 		if (r == 0) {
 			e->texts[i] = malloc(len);
 			e->lens[i] = len;
@@ -81,7 +82,7 @@ static int evict_run(struct meta_db *db, struct meta_op *op)
 	if (r == 0 && row.nlink > MAX_NAMES)
 		r = -EBUSY; /* so many names mean that somebody cares */
 	if (r == 0)
-		r = drop_names(db, e, clock_real_ns());
+		r = drop_names(db, e);
 	if (r == 0)
 		r = meta_object_del(db, e->object);
 	if (r == 0)
@@ -109,15 +110,19 @@ static void evict_done(struct meta_op *op, int r)
 	} else {
 		memory_remove(c->memory, e->row.gen);
 	}
-	for (unsigned i = 0; i < e->nr_names; i++)
+	for (unsigned i = 0; i < e->nr_names; i++) {
 		seq_bump(c, e->names[i].parent, e->names[i].hash);
+		dir_changed(c, e->names[i].parent, e->now_ns, 0);
+	}
 	mutex_unlock(&c->lock);
 }
 
 /* Evict one object. Returns false when nothing can go. */
 static bool evict_one(struct cache *c, uint64_t except)
 {
-	struct evict_op e = { .op = { .run = evict_run, .done = evict_done }, .c = c };
+	struct evict_op e = { .op = { .run = evict_run, .done = evict_done },
+			      .c = c,
+			      .now_ns = clock_real_ns() };
 
 	mutex_lock(&c->lock);
 	bool some = policy_victim(c->policy, except, clock_mono_ns(), &e.object);
