@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directories: listing, renaming, removing, and many hands at once."""
+import contextlib
 import errno
 import os
+import sqlite3
 import stat
 
 import kv
@@ -90,6 +92,22 @@ def test_listing_is_read_again_from_the_start_after_rewind(mount):
     assert {n for n, _ in first} <= set(names)
     assert len(names) == len(set(names)) == 303
     os.close(fd)
+
+
+@pytest.mark.parametrize("size", [80, 120, 280, 4096])
+def test_listing_gives_names_of_one_hash_once_each_wherever_it_is_split(mount, size):
+    directory = mount.mkdir("d")
+    names = {f"name{n:02}" for n in range(30)}
+    for name in names:
+        os.symlink("x", directory / name)
+    mount.stop()
+    with contextlib.closing(sqlite3.connect(mount.state / "kvcachefs.db")) as db, db:
+        same = "UPDATE dentry SET hash = ? WHERE name >= ? AND name < ?"
+        db.execute(same, (2**62 + 5, b"name00", b"name07"))
+        db.execute(same, (2**62 + 6, b"name07", b"name12"))
+        db.execute(same, (2**63 - 1, b"name12", b"name20"))
+    mount.start()
+    assert sorted(name.decode() for name, _ in syscalls.listing(directory, size)) == sorted(names)
 
 
 def test_listing_shows_changes_of_another_process_at_once(mount, other):

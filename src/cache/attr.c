@@ -264,7 +264,6 @@ int cache_statfs(struct cache *c, struct statvfs *ret)
 		.f_files = inodes,
 		.f_ffree = free_inodes,
 		.f_favail = free_inodes,
-		.f_namemax = NAME_MAX_BYTES,
 	};
 	return 0;
 }

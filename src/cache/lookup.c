@@ -227,16 +227,30 @@ void cache_forget(struct cache *c, uint64_t node, uint64_t nr)
 	mutex_unlock(&c->lock);
 }
 
+/* A cookie is the hash of the name without its last bits, and there the number of the name among those that have the same:
+ * a reader may stop between any two. Two names of a directory with 59 equal bits are rare, more than 15 there are not. */
+enum { COOKIE_NR = 15 };
+
 struct readdir_of {
 	bool (*fn)(void *arg, struct name name, uint64_t ino, mode_t type, uint64_t cookie);
 	void *arg;
+	uint64_t after;
+	uint64_t last; /* cookie of the row before */
 };
 
 static bool readdir_row(void *arg, const struct dentry_row *row, struct name name)
 {
-	const struct readdir_of *o = arg;
+	struct readdir_of *o = arg;
+	uint64_t group = row->hash & ~(uint64_t)COOKIE_NR;
+	bool same = (o->last & ~(uint64_t)COOKIE_NR) == group;
 
-	return o->fn(o->arg, name, row->object, row->mode & S_IFMT, row->hash);
+	if (!same)
+		o->last = group + 1;
+	else if ((o->last & COOKIE_NR) < COOKIE_NR)
+		o->last++;
+	if (o->last <= o->after)
+		return true;
+	return o->fn(o->arg, name, row->object, row->mode & S_IFMT, o->last);
 }
 
 /* What was closed before is to be seen: wait for the last closes that are under way, bounded as a lookup's wait is. */
@@ -269,13 +283,14 @@ int cache_readdir(struct cache *c, uint64_t node, uint64_t cookie,
 			     uint64_t cookie),
 		  void *arg)
 {
-	struct readdir_of o = { fn, arg };
+	struct readdir_of o = { .fn = fn, .arg = arg, .after = cookie };
+	uint64_t group = cookie & ~(uint64_t)COOKIE_NR;
 	struct meta_db *db;
 	int r = meta_read_begin(c->meta, &db);
 
 	if (r < 0)
 		return r;
-	r = meta_dentry_scan(db, node, cookie, readdir_row, &o);
+	r = meta_dentry_scan(db, node, group ? group - 1 : 0, readdir_row, &o);
 	meta_read_end(c->meta, db);
 	return r;
 }

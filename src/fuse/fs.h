@@ -30,6 +30,7 @@ struct fs_session {
 	bool mounted;
 	unsigned threads;
 	struct fs_features features;
+	unsigned name_max_bytes; /* of a component, as far as the kernel passes it */
 	void (*ready)(void *arg, const struct fs_features *f);
 	void *ready_arg;
 	struct fs_handles *handles; /* struct handle */

@@ -153,13 +153,16 @@ static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags UNUSED, int mask 
 
 static void op_statfs(fuse_req_t req, fuse_ino_t ino UNUSED)
 {
+	struct fs_session *s = session_of(req);
 	struct statvfs st;
-	int r = cache_statfs(session_of(req)->cache, &st);
+	int r = cache_statfs(s->cache, &st);
 
-	if (r < 0)
+	if (r < 0) {
 		reply_err(req, r);
-	else
-		(void)fuse_reply_statfs(req, &st);
+		return;
+	}
+	st.f_namemax = s->name_max_bytes;
+	(void)fuse_reply_statfs(req, &st);
 }
 
 /* getxattr(2) and listxattr(2) answer alike: the length when asked with size 0, else the bytes. */

@@ -10,6 +10,7 @@
 
 /* Directory offsets 1 and 2 are behind "." and ".."; those of entries are their cookies, which start above. */
 enum { OFF_DOT = 1, OFF_DOTDOT = 2 };
+_Static_assert(OFF_DOTDOT < (int)NAME_HASH_MIN, "cookies are not below the hashes they are of");
 
 void lookup_again(struct fs_session *s, fuse_req_t req, uint64_t parent, struct name name,
 		  bool wait)

@@ -15,6 +15,9 @@
 
 enum { MAX_WRITE_BYTES = 1 << 20, MAX_BACKGROUND = 512 };
 
+/* Until Linux 6.15, whose protocol is 7.43, fs/fuse passes no longer component than FUSE_NAME_LOW_MAX. */
+enum { OLD_NAME_MAX_BYTES = 1024, LONG_NAMES_MINOR = 43 };
+
 static bool may_administer(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -119,6 +122,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	do_not_want(conn, FUSE_CAP_POSIX_LOCKS); /* the kernel's own do, see the manual */
 	do_not_want(conn, FUSE_CAP_WRITEBACK_CACHE);
 	do_not_want(conn, FUSE_CAP_READDIRPLUS);
+	s->name_max_bytes =
+		conn->proto_minor < LONG_NAMES_MINOR ? OLD_NAME_MAX_BYTES : NAME_MAX_BYTES;
 	conn->max_write = MAX_WRITE_BYTES;
 	conn->max_background = MAX_BACKGROUND;
 	conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;

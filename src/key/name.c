@@ -18,8 +18,8 @@ int name_check(struct name n)
 
 uint64_t name_hash(uint64_t seed, struct name n)
 {
-	/* A directory's cookies are these numbers: off_t is signed, and 0 means its beginning. */
+	/* A directory's offsets are made of these numbers, and off_t is signed. */
 	uint64_t h = XXH3_64bits_withSeed(n.s, n.len, seed) & (uint64_t)INT64_MAX;
 
-	return h ? h : 1;
+	return h < NAME_HASH_MIN ? h + NAME_HASH_MIN : h;
 }

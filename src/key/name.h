@@ -10,6 +10,8 @@
 
 /* The longest component that any kernel passes (FUSE_NAME_MAX of fs/fuse/fuse_i.h: PATH_MAX - 1). */
 enum { NAME_MAX_BYTES = 4095 };
+/* Hashes below are no name's, so that a directory's first offsets are free for "." and "..". */
+enum { NAME_HASH_MIN = 16 };
 
 /* A component: @s is not terminated by NUL. */
 struct name {
@@ -20,7 +22,7 @@ struct name {
 /** name_check - whether @n may name an entry: 0, -EINVAL (empty, ".", "..", holds '/' or NUL), or -ENAMETOOLONG. */
 int name_check(struct name n) MUST_CHECK;
 
-/** name_hash - the place of @n among its siblings, 1 … INT64_MAX; @seed is the filesystem's own (see FORMAT.md). */
+/** name_hash - the place of @n among its siblings, NAME_HASH_MIN … INT64_MAX; @seed is the filesystem's own (see FORMAT.md). */
 uint64_t name_hash(uint64_t seed, struct name n);
 
 #endif

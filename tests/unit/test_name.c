@@ -55,7 +55,7 @@ static void test_hash(void)
 		struct name n = { s, (size_t)snprintf(s, sizeof s, "key-%d", i) };
 		uint64_t h = name_hash(7, n);
 
-		CHECK(h >= 1 && h <= (uint64_t)INT64_MAX);
+		CHECK(h >= NAME_HASH_MIN && h <= (uint64_t)INT64_MAX);
 		CHECK_EQ(h, name_hash(7, n));
 		CHECK(h != name_hash(8, n));
 		seen_or |= h;
