@@ -57,13 +57,15 @@ int row_store(struct cache *c, struct node *n)
 	return published ? meta_submit(c->meta, &s.op) : 0;
 }
 
-int cache_getattr(struct cache *c, uint64_t node, struct cache_attr *ret)
+int cache_getattr(struct cache *c, struct caller who, uint64_t node, struct cache_attr *ret)
 {
 	mutex_lock(&c->lock);
 	struct node *n = node_find(c, node);
 
-	if (n)
+	if (n) {
 		node_attr(c, n, ret);
+		note_stat(c, who, n);
+	}
 	mutex_unlock(&c->lock);
 	return n ? 0 : -ESTALE;
 }

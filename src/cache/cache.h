@@ -120,7 +120,8 @@ int cache_readdir(struct cache *c, uint64_t node, uint64_t cookie,
 uint64_t cache_parent(struct cache *c, uint64_t node);
 
 /* Attributes. @h may be NULL. */
-int cache_getattr(struct cache *c, uint64_t node, struct cache_attr *ret) MUST_CHECK;
+int cache_getattr(struct cache *c, struct caller who, uint64_t node, struct cache_attr *ret)
+	MUST_CHECK;
 enum {
 	SET_MODE = 1,
 	SET_UID = 2,

@@ -37,6 +37,19 @@ void note_atime(struct cache *c, struct node *n)
 	n->atime_dirty = true;
 }
 
+/* The kernel answers for entry_timeout without asking again. */
+static void give_grace(struct cache *c, uint64_t object) REQUIRES(c->lock)
+{
+	policy_grace(c->policy, object,
+		     clock_mono_ns() + c->cfg.grace_ns + c->cfg.entry_timeout_ns);
+}
+
+void note_stat(struct cache *c, struct caller who, const struct node *n)
+{
+	if (S_ISREG(n->row.mode) && runs_stat(c->runs, who.tid, n->row.id))
+		give_grace(c, n->row.id);
+}
+
 bool note_access(struct cache *c, struct caller who, enum run_op op, struct node *n, uint64_t name)
 {
 	struct policy_heat heat = { 0 };
@@ -56,10 +69,8 @@ bool note_access(struct cache *c, struct caller who, enum run_op op, struct node
 
 	if (ev.stat)
 		policy_touch(c->policy, ev.stat_object, ev.stat_at);
-	if (op == RUN_LOOKUP && a.object)
-		/* The kernel answers for entry_timeout without asking again. */
-		policy_grace(c->policy, a.object,
-			     a.now_ns + c->cfg.grace_ns + c->cfg.entry_timeout_ns);
+	if (op == RUN_LOOKUP && a.object && !ev.ambiguous)
+		give_grace(c, a.object);
 	if (op == RUN_OPEN) {
 		policy_touch(c->policy, a.object, ev.at);
 		policy_grace(c->policy, a.object, 0);

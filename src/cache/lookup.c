@@ -85,11 +85,13 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 
 	if (!n)
 		return -ENOMEM;
-	(void)note_access(c, who, RUN_LOOKUP, n, name_key(f->dentry.parent, f->dentry.hash));
+	bool again = note_access(c, who, RUN_LOOKUP, n, name_key(f->dentry.parent, f->dentry.hash));
 	/* Another name of it may be written to without this one's dentry being known. */
 	bool shared = S_ISREG(f->row.mode) && f->row.nlink > 1;
 
-	node_entry(c, n, pending || shared ? 0 : c->cfg.entry_timeout_ns, ret);
+	node_entry(c, n, pending || shared || again ? 0 : c->cfg.entry_timeout_ns, ret);
+	if (again)
+		ret->attr.ttl_ns = 0;
 	return 0;
 }
 

@@ -258,9 +258,11 @@ int keeper_restore(struct cache *c) MUST_CHECK;
 void keeper_run(void *arg);
 void keeper_flush(struct cache *c) EXCLUDES(c->lock);
 void note_atime(struct cache *c, struct node *n) REQUIRES(c->lock);
-/** note_access - tell the policy what @who does. Returns whether the kernel must not remember a miss (see run.h). */
+/** note_access - tell the policy what @who does. Returns whether the kernel must not remember a lookup (see run.h). */
 bool note_access(struct cache *c, struct caller who, enum run_op op, struct node *n, uint64_t name)
 	REQUIRES(c->lock);
+/** note_stat - and that it asks for the attributes of @n. */
+void note_stat(struct cache *c, struct caller who, const struct node *n) REQUIRES(c->lock);
 
 /* xattr.c */
 int placement_of(struct cache *c, uint64_t dir, struct placement *ret) MUST_CHECK EXCLUDES(c->lock);

@@ -41,6 +41,7 @@ struct caller {
 	bool pending;
 	uint64_t pending_name;
 	uint64_t pending_object;
+	bool pending_stat; /* its attributes were asked for */
 	struct place pending_last;
 
 	/* Whether it looks before each put. */
@@ -154,10 +155,16 @@ static bool stat_begins(struct caller *c)
 	return true;
 }
 
-/* The pending lookup was a stat. */
+/* The pending lookup was a stat, or a create that found its name taken. */
 static void resolve(struct runs *r, struct caller *c, uint64_t now_ns, struct run_event *ret)
 {
 	c->pending = false;
+	if (c->phase == CREATES && c->pending_object && !c->pending_stat) {
+		ret->stat = true;
+		ret->stat_object = c->pending_object;
+		ret->stat_at = (struct place){ c->run, c->depth++ };
+		return;
+	}
 	if (stat_begins(c))
 		begin_run(r, c, now_ns);
 	if (!c->pending_object) {
@@ -178,7 +185,8 @@ static void note_lookup(struct caller *c, const struct run_access *a, struct run
 	c->pending_name = a->name;
 	c->pending_object = a->object;
 	c->pending_last = a->last;
-	ret->ambiguous = c->phase != STATS;
+	c->pending_stat = false;
+	ret->ambiguous = a->object ? c->phase == CREATES : c->phase != STATS;
 }
 
 /* Whether the run has opened the object of @a before. Where it was touched by this run, that may have been a stat; but each
@@ -221,6 +229,17 @@ static struct place note_create(struct caller *c)
 	c->phase = CREATES;
 	c->nr_creates++;
 	return (struct place){ c->run, c->depth > c->nr_stats ? c->depth : c->nr_stats };
+}
+
+bool runs_stat(struct runs *r, int32_t tid, uint64_t object)
+{
+	struct map_node *n = map_find(&r->by_tid, (uint32_t)tid);
+	struct caller *c = n ? map_entry(n, struct caller, node) : NULL;
+
+	if (!c || !c->pending || c->pending_object != object)
+		return false;
+	c->pending_stat = true;
+	return true;
 }
 
 struct run_event runs_note(struct runs *r, const struct run_access *a)

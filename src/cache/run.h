@@ -10,6 +10,9 @@
  *     what the caller opened or created last,
  *   - a pause of 5 s, or an age of 60 s: a thread that only writes would otherwise be one run for ever, and its own newest
  *     blocks the first to go.
+ * A create that must not find its name (O_EXCL) and finds it is a lookup as well. It goes on with the run, as deep as a create;
+ * what tells it from a stat is that no attributes are asked for, so behind creates the kernel must ask for them: see ambiguous.
+ *
  * Stats that hit count their depth from 0. So do opens and creates, but an open is no less deep than its own stat, and a
  * create is behind all stats that hit: an engine with a cache of its own opens only what it lacks.
  *
@@ -55,12 +58,16 @@ struct run_event {
 	uint64_t stat_object;
 	struct place stat_at;
 	struct place at; /* for RUN_OPEN and RUN_CREATE: where this one belongs */
-	/* For RUN_LOOKUP: whether this begins a new run is seen only by the next operation. When it missed, the kernel must
-	 * not cache that: if it was a stat, the create that follows would come without a lookup and look like its other half. */
+	/* For RUN_LOOKUP: whether this begins a new run is seen only by what follows, and the kernel must cache nothing of it.
+	 * When it missed: if it was a stat, the create that follows would come without a lookup and look like its other half.
+	 * When it hit: see runs_stat. */
 	bool ambiguous;
 };
 
 /** runs_note - what @a is. Never fails. */
 struct run_event runs_note(struct runs *r, const struct run_access *a);
+/** runs_stat - the caller @tid asks for the attributes of @object. Returns whether it has just looked it up, so that this was
+ * a stat, or the first half of an open. */
+bool runs_stat(struct runs *r, int32_t tid, uint64_t object);
 
 #endif

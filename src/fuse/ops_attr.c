@@ -63,7 +63,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		control_getattr(s, req, ino);
 		return;
 	}
-	int r = cache_getattr(s->cache, ino, &a);
+	int r = cache_getattr(s->cache, caller_of(req), ino, &a);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -125,7 +125,7 @@ static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags UNUSED, int mask 
 {
 	struct fs_session *s = session_of(req);
 	struct cache_attr a;
-	int r = control_owns(ino) ? -ENOSYS : cache_getattr(s->cache, ino, &a);
+	int r = control_owns(ino) ? -ENOSYS : cache_getattr(s->cache, caller_of(req), ino, &a);
 
 	if (r < 0) {
 		reply_err(req, r);

@@ -11,7 +11,7 @@
 /* ---- tables ---- */
 
 /* Names are letters; an operation is a letter before them: l a lookup that hits, m one that misses, o an open, c a create,
- * n a naming; w<digit> is a pause of so many seconds. What is expected is for each open and create "run.depth", and for
+ * n a naming, a the question for attributes; w<digit> is a pause of so many seconds. What is expected is for each open and create "run.depth", and for
  * each stat that hit, when it is known, "name=run.depth". */
 static const struct {
 	const char *what;
@@ -57,6 +57,11 @@ static const struct {
 	{ "only stats: a prompt ends at its miss", "la lb mc ld le mf la",
 	  "a=1.0 b=1.1 d=2.0 e=2.1" },
 	{ "or where one comes again", "la lb la lb lc", "a=1.0 b=1.1 a=2.0 b=2.1" },
+	{ "creates that find their name taken go on with the run", "oa mb cb lc ld me ce lf mg",
+	  "1.0 1.1 c=1.2 d=1.3 1.4 f=1.5" },
+	{ "a stat that hits after a create begins one", "oa mb cb lc ac ld me oc ce",
+	  "1.0 1.1 c=2.0 d=2.1 2.0 2.2" },
+	{ "so does an open", "oa mb cb lc ac oc mb cb", "1.0 1.1 2.0 2.1" },
 };
 
 struct table_run {
@@ -86,6 +91,10 @@ static void play_op(struct table_run *t, const char *s)
 	struct run_access a = { .tid = 7, .name = name, .object = name, .last = t->last[name] };
 	struct run_event e;
 
+	if (s[0] == 'a') {
+		CHECK(runs_stat(t->runs, 7, name));
+		return;
+	}
 	CHECK(at);
 	t->now_ns += 100000;
 	a.now_ns = t->now_ns;
@@ -152,7 +161,7 @@ static void test_callers(void)
 
 /* ---- prompts on a mount ---- */
 
-enum { BLOCK_BYTES = 16384, NAMES_MAX = 1 << 17, OP_NS = 100000 };
+enum { BLOCK_BYTES = 16384, NAMES_MAX = 1 << 17, OP_NS = 50000, KNOWN_NS = 2000 };
 
 struct way {
 	uint64_t positive_ns; /* how long the kernel keeps a name that it found */
@@ -201,21 +210,24 @@ static struct run_event note(struct mount *m, enum run_op op, uint64_t block, ui
 	return e;
 }
 
-/* Returns whether the name is there; asks the daemon only when the kernel does not know. */
-static bool look(struct mount *m, uint64_t block)
+/* Returns whether the name is there; asks the daemon only when the kernel does not know. A stat or open needs the attributes,
+ * an exclusive create does not. */
+static bool look(struct mount *m, uint64_t block, bool attributes)
 {
 	struct name *n = &m->names[block];
 	struct run_event e;
 
-	m->now_ns += OP_NS;
+	m->now_ns += KNOWN_NS;
 	if (n->known_ns > m->now_ns)
 		return n->known_there;
+	m->now_ns += OP_NS;
 	e = note(m, RUN_LOOKUP, block, n->object);
 	n->known_there = n->object != 0;
 	n->known_ns = m->now_ns + (n->object ? m->way.positive_ns : m->way.negative_ns);
-	if (!n->object && e.ambiguous)
+	if (e.ambiguous)
 		n->known_ns = 0;
-	if (n->object && m->way.grace_ns)
+	if (n->object && m->way.grace_ns &&
+	    (!e.ambiguous || (attributes && runs_stat(m->runs, 1, n->object))))
 		policy_grace(m->policy, n->object, m->now_ns + m->way.grace_ns);
 	return n->known_there;
 }
@@ -240,7 +252,7 @@ static bool open_and_read(struct mount *m, uint64_t block)
 {
 	uint64_t object;
 
-	if (!look(m, block))
+	if (!look(m, block, true))
 		return false;
 	object = m->names[block].object;
 	m->now_ns += OP_NS;
@@ -256,7 +268,7 @@ static void create(struct mount *m, uint64_t block)
 	uint64_t object;
 	struct place at;
 
-	if (look(m, block))
+	if (look(m, block, false))
 		return;
 	object = m->next_object++;
 	m->now_ns += OP_NS;
@@ -294,7 +306,7 @@ static uint64_t ask(struct mount *m, const uint64_t *blocks, size_t nr)
 	size_t hits = 0;
 
 	release(m);
-	while (present < nr && look(m, blocks[present]))
+	while (present < nr && look(m, blocks[present], true))
 		present++;
 	while (hits < present && open_and_read(m, blocks[hits]))
 		hits++;
