@@ -7,6 +7,7 @@ import runpy
 
 import kv
 import pytest
+import syscalls
 
 BLOCK = 16_384
 ROOM_100 = str(100 * BLOCK)
@@ -308,6 +309,30 @@ def test_object_larger_than_the_memory_is_refused_and_harms_nothing(any_mount, o
     kv.eventually(lambda: any_mount.free_bytes() == 15 * kv.MiB, what="the bytes are free")
     other.kv.put(any_mount.path / "next", kv.pattern(kv.MiB))
     assert kv.get(any_mount.path / "next") == kv.pattern(kv.MiB)
+
+
+@pytest.mark.options(ram_size="16M")
+def test_object_that_passes_the_budget_but_not_the_hard_limit_is_refused_at_its_close(any_mount, other):
+    key, temporary = any_mount.path / "key", any_mount.path / "temporary"
+    kv.put(key, kv.pattern(kv.MiB))
+    for path in (key, temporary):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        kv.write_all(fd, bytes(16 * kv.MiB + 1))
+        with kv.fails(errno.EFBIG):
+            os.rename(path, any_mount.path / "elsewhere")
+        with kv.fails(errno.EFBIG):
+            os.close(fd)
+    fd = os.open(any_mount.path, os.O_TMPFILE | os.O_RDWR)
+    kv.write_all(fd, bytes(20 * kv.MiB))
+    with kv.fails(errno.EFBIG):
+        syscalls.link_descriptor(fd, any_mount.path / "elsewhere")
+    os.close(fd)
+    kv.eventually(lambda: any_mount.free_bytes() >= 15 * kv.MiB, what="the bytes are free")
+    assert listed(any_mount) <= {"key"}
+    if other.kv.exists(key):
+        assert other.kv.get(key) == kv.pattern(kv.MiB)
+    kv.put(temporary, kv.pattern(16 * kv.MiB))
+    assert other.kv.get(temporary) == kv.pattern(16 * kv.MiB)
 
 
 @pytest.mark.options(ram_size="16M")

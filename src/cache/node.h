@@ -190,7 +190,8 @@ struct publish_at {
 	const struct rename_at *from;
 	bool noreplace;
 };
-/* Returns 0, -EALREADY when it was published or given up before, -EEXIST, -EISDIR, -ENOENT (directory gone), -ENOSPC, -EIO. */
+/* Returns 0, -EALREADY when it was published or given up before, -EEXIST, -EISDIR, -ENOENT (directory gone),
+ * -EFBIG (larger than the budget), -ENOSPC, -EIO. */
 int publish(struct cache *c, struct node *v, const struct publish_at *at)
 	MUST_CHECK EXCLUDES(c->lock);
 /** version_give_up - the bytes of @v are dropped, its name stays as it was. */

@@ -362,11 +362,18 @@ int cache_flush(struct cache *c, struct caller who, struct handle *h)
 
 	mutex_lock(&c->lock);
 	bool building = n->state == NODE_PROCESSING;
+	struct cache_attr a;
 
 	h->killed = killed;
-	if (building && n->pending && !killed)
+	node_attr(c, n, &a);
+	bool too_large =
+		building && n->pending && (uint64_t)a.st.st_blocks * 512 > c->cfg.ram_bytes;
+
+	if (building && n->pending && !killed && !too_large)
 		n->closing_until_ns = clock_mono_ns() + c->cfg.publish_wait_ns;
 	mutex_unlock(&c->lock);
+	if (too_large)
+		return -EFBIG;
 	return building ? meta_healthy(c->meta) : 0;
 }
 
@@ -400,7 +407,8 @@ static void finish_version(struct cache *c, struct node *n)
 		cond_signal(&c->wake);
 	} else {
 		log_msg(LOG_INFO,
-			"cache: not published, its name is taken or gone gen=%" PRIu64 " err=%d",
+			"cache: not published: too large, or its name taken or gone gen=%" PRIu64
+			" err=%d",
 			node_id(n), -r);
 		version_give_up(c, n);
 	}

@@ -149,6 +149,8 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 	mutex_unlock(&c->lock);
 	if (p->already)
 		return -EALREADY;
+	if (p->row.memory_bytes > c->cfg.ram_bytes)
+		return -EFBIG;
 	int r = check_old(db, p, &exists);
 
 	if (r < 0)
