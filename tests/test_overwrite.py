@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Overwriting and changing: a new version beside the old one, swapped in at publish; readers keep what they opened."""
+import errno
 import os
 import signal
 
@@ -274,3 +275,47 @@ def test_overwritten_descriptor_written_after_the_name_was_replaced(key, other):
     other.os.write(fd, NEW[1000:])
     other.os.close(fd)
     assert kv.get(key) in (NEW, b"quick")
+
+
+def reopen(fd, flags):
+    """Open a file by its descriptor: the kernel does not come back under a name when it is told to look again."""
+    with kv.fails(errno.EBUSY):
+        os.open(f"/proc/self/fd/{fd}", flags)
+
+
+def test_writing_by_descriptor_of_a_published_key_is_refused(any_mount, key, other):
+    reader = os.open(key, os.O_RDONLY)
+    reopen(reader, OVERWRITE)
+    reopen(reader, os.O_WRONLY)
+    with kv.fails(errno.EBUSY):
+        os.truncate(f"/proc/self/fd/{reader}", 5)
+    other.os.rename(key, f"{key}.moved")
+    assert os.stat(f"{key}.moved").st_size == len(OLD)
+    assert kv.get(f"{key}.moved") == OLD
+    other.os.rename(f"{key}.moved", key)
+    assert kv.get(key) == OLD
+    os.close(reader)
+
+
+def test_writing_refused_by_descriptor_has_no_effect_on_other_names(any_mount, key):
+    bystander = any_mount.path / "bystander"
+    kv.put(bystander, OLD)
+    reader = os.open(key, os.O_RDONLY)
+    reopen(reader, OVERWRITE)
+    assert os.stat(bystander).st_size == len(OLD) and kv.get(bystander) == OLD
+    assert kv.get(key) == OLD
+    os.close(reader)
+
+
+def test_overwrite_of_a_key_that_has_just_gone_ends_with_the_create(any_mount, key, other):
+    """As when it is evicted between the writer's lookup and its open."""
+    reader = os.open(key, os.O_RDONLY)
+    other.os.unlink(key)
+    reopen(reader, OVERWRITE)
+    assert not kv.exists(key)
+    other.kv.put(key, NEW)
+    assert os.stat(key).st_size == len(NEW) and kv.get(key) == NEW
+    reopen(reader, OVERWRITE)
+    kv.put(key, OLD)
+    assert kv.get(key) == OLD and other.kv.get(key) == OLD
+    os.close(reader)

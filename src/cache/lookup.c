@@ -73,6 +73,7 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 {
 	if (f->r == -ENOENT) {
 		c->stats.lookup_misses++;
+		retry_end(c, who); /* the way round ends here, or goes on with a create */
 		bool again = note_access(c, who, RUN_LOOKUP, NULL,
 					 name_key(f->dentry.parent, f->dentry.hash));
 
@@ -131,9 +132,9 @@ static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, st
 	return 0;
 }
 
-/* The caller was sent round to write, and this is the name it comes back for. */
+/* The caller was sent round to write, and this is the name it comes back for: @p, or the name of @row. */
 static bool wants_version(struct cache *c, struct caller who, const struct pending *p,
-			  const struct object_row *row) REQUIRES(c->lock)
+			  const struct found *f) REQUIRES(c->lock)
 {
 	struct retry *again = retry_find(c, who.tid);
 
@@ -144,7 +145,14 @@ static bool wants_version(struct cache *c, struct caller who, const struct pendi
 
 		return v && v->pending && v->pending == p;
 	}
-	return p || (row && S_ISREG(row->mode) && !(row->flags & OBJECT_IN_PLACE));
+	bool name = p ? again->parent == p->parent && again->hash == p->hash
+		      : again->parent == f->dentry.parent && again->hash == f->dentry.hash;
+	bool object = again->object == (p ? p->object : f->row.id);
+
+	/* An open that went through a descriptor (/proc/self/fd) does not come back by name: other names are not meant. */
+	if (!name && !object)
+		return false;
+	return p || (S_ISREG(f->row.mode) && !(f->row.flags & OBJECT_IN_PLACE));
 }
 
 uint64_t closing_until(struct cache *c, uint64_t object)
@@ -195,7 +203,7 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 		bool same = seq == seq_of(c, parent, hash);
 
 		p = pending_find(c, parent, hash, name);
-		begin = begin || (f.r == 0 && wants_version(c, who, p, &f.row));
+		begin = begin || (f.r == 0 && wants_version(c, who, p, &f));
 		*ret_deadline_ns = f.r == 0 && f.row.nlink > 1 && S_ISREG(f.row.mode) && wait
 					   ? closing_until(c, f.row.id)
 					   : 0;

@@ -92,6 +92,10 @@ struct retry {
 	struct list link; /* oldest first */
 	uint64_t answer;  /* the node to answer with, once made; 0: not yet */
 	uint64_t deadline_ns;
+	uint64_t node;	 /* that was to be opened */
+	uint64_t object; /* its object, and a name that it was found under */
+	uint64_t parent;
+	uint64_t hash;
 	int flags; /* of the open */
 	bool write;
 };
@@ -235,9 +239,12 @@ int check_free(struct cache *c, struct meta_db *db, uint64_t parent, uint64_t ha
 
 /* retry.c */
 struct retry *retry_find(struct cache *c, pid_t tid) REQUIRES(c->lock);
-/** retry_note - remember what @who wanted; false when it was sent round already, for reading. */
-bool retry_note(struct cache *c, struct caller who, int flags, bool write) REQUIRES(c->lock);
+/** retry_note - remember that @who wanted to open @n; false when it was sent round already: another time is no use. */
+bool retry_note(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
+	REQUIRES(c->lock);
 void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
+/** retry_end - whatever @who was sent round for, it does something else by now. */
+void retry_end(struct cache *c, struct caller who) REQUIRES(c->lock);
 void retry_expire(struct cache *c, uint64_t now_ns) REQUIRES(c->lock);
 
 /* evict.c */

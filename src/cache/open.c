@@ -107,10 +107,10 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 static int send_round(struct cache *c, struct caller who, struct node *n, int flags, bool write)
 	REQUIRES(c->lock)
 {
-	if (retry_note(c, who, flags, write))
+	if (retry_note(c, who, n, flags, write))
 		return -ESTALE;
 	/* What others read must not change under them: a writer without a way round is refused. */
-	return write && n->state == NODE_COMPLETE ? -EBUSY : 0;
+	return write ? -EBUSY : 0;
 }
 
 static int check_open(struct cache *c, struct caller who, struct node *n, int flags)
@@ -161,10 +161,7 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 	if (r == -ENOENT && n->state != NODE_PROCESSING && send_round(c, who, n, flags, write) < 0)
 		r = -ESTALE;
 	if (r == 0) {
-		struct retry *again = retry_find(c, who.tid);
-
-		if (again)
-			retry_drop(c, again);
+		retry_end(c, who);
 		if (!write) {
 			(void)note_access(c, who, RUN_OPEN, n,
 					  name_key(n->row.parent, n->row.hash));
@@ -279,6 +276,9 @@ int cache_create(struct cache *c, struct caller who, uint64_t parent, struct nam
 	struct node *v = NULL;
 	int r = name_check(name);
 
+	mutex_lock(&c->lock);
+	retry_end(c, who);
+	mutex_unlock(&c->lock);
 	if (r == 0)
 		r = room_for(c, 0);
 	if (r == 0)

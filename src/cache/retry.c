@@ -44,14 +44,27 @@ void retry_drop(struct cache *c, struct retry *r)
 	node_settle(c, v);
 }
 
-bool retry_note(struct cache *c, struct caller who, int flags, bool write)
+void retry_end(struct cache *c, struct caller who)
+{
+	struct retry *r = retry_find(c, who.tid);
+
+	if (r)
+		retry_drop(c, r);
+}
+
+bool retry_note(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
 {
 	struct retry *r = retry_find(c, who.tid);
 
 	if (who.tid == 0)
 		return false;
-	/* A reader is sent round once: if the version it then finds is overwritten as well, its bytes are still there. */
-	if (r && !r->write && !write) {
+	/* A reader is sent round once: if the version it then finds is overwritten as well, its bytes are still there. A writer
+	 * that comes back with the same node has not looked up a name: it opens a descriptor again (/proc/self/fd). */
+	if (r && !write && !r->write) {
+		retry_drop(c, r);
+		return false;
+	}
+	if (r && write && r->write && !r->answer && r->node == node_id(n)) {
 		retry_drop(c, r);
 		return false;
 	}
@@ -60,6 +73,10 @@ bool retry_note(struct cache *c, struct caller who, int flags, bool write)
 	r = calloc(1, sizeof *r);
 	if (!r)
 		return false;
+	r->node = node_id(n);
+	r->object = n->row.id;
+	r->parent = n->pending ? n->pending->parent : n->row.parent;
+	r->hash = n->pending ? n->pending->hash : n->row.hash;
 	r->flags = flags;
 	r->write = write;
 	r->deadline_ns = clock_mono_ns() + RETRY_MS * NS_PER_MS;

@@ -75,7 +75,7 @@ class Worker:
         except OSError as error:
             if not (self.plan.will_crash and error.errno in GONE):
                 self.fault_of(error)
-        except AssertionError as error:
+        except Exception as error:  # whatever it is, the others are not to wait for this process for ever
             self.fault_of(error)
         results.put((type(self).__name__, self.count, list(self.faults)))
 
