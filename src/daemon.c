@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/statvfs.h>
@@ -223,6 +224,10 @@ void limits_raise(void)
 {
 	struct rlimit lim;
 
+	/* Without it the kernel might, to get memory for the daemon, write back pages that wait for the daemon. Threads
+	 * and children started later inherit it. */
+	if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) < 0 && errno != EPERM && errno != EINVAL)
+		log_msg(LOG_WARNING, "daemon: prctl(PR_SET_IO_FLUSHER) failed err=%d", errno);
 	if (getrlimit(RLIMIT_NOFILE, &lim) < 0 || lim.rlim_cur == lim.rlim_max)
 		return;
 	lim.rlim_cur = lim.rlim_max;

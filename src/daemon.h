@@ -47,7 +47,8 @@ void signals_block(void);
 int signals_start(struct signals *s, void (*fn)(void *arg), void *arg) MUST_CHECK;
 void signals_stop(struct signals *s);
 
-/** limits_raise - allow as many open files as the system does. */
+/** limits_raise - allow as many open files as the system does, and no I/O by the kernel to get memory for the daemon. Before
+ * threads are started. */
 void limits_raise(void);
 
 #endif

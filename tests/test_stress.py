@@ -45,6 +45,16 @@ def test_no_name_is_seen_early_in_part_or_late(work, passthrough):
     run(work, "publish.py", "--names", "300", "--killed", "30", "--passthrough", passthrough)
 
 
+OPERATIONS = ("chmod,copy-file,dir,fallocate,fcntl,flock,fpunch,handle,hdd,iomix,link,lockofd,open,rename,symlink,sync-file,touch,utime,"
+              "xattr,libaio-direct,io_uring-direct,mmap,psync,pvsync2,fallocate-keep,many-files,overwrite")
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(300)
+def test_packaged_suites_of_file_operations_find_nothing_that_works_on_tmpfs(work):
+    run(work, "fileops.py", "--seconds", "1", "--only", OPERATIONS)
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(300)
 def test_many_keys_cost_no_more_each_than_few(work):
