@@ -6,12 +6,13 @@
 #include "cache/node.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { NR_CALLERS = 1024 };
+enum { NR_CALLERS = 1024, MMAP_THRESHOLD_BYTES = 256 << 10 };
 
 static int init_state(struct cache *c)
 {
@@ -113,6 +114,8 @@ static int start(struct cache *c, const struct cache_config *cfg)
 
 int cache_open(const struct cache_config *cfg, struct cache **ret)
 {
+	/* What grows with the keys gets pages of its own, which are moved without being touched and are given back. */
+	(void)mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
 	struct cache *c = calloc(1, sizeof *c);
 
 	if (!c)

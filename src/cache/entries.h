@@ -9,7 +9,6 @@
 
 struct entry {
 	uint64_t id; /* first: the index reads it */
-	uint64_t name;
 	uint64_t run : 56;
 	uint64_t list : 1;
 	uint64_t state : 2;
@@ -23,7 +22,7 @@ struct entry {
 	uint32_t dirty_pos;
 };
 
-_Static_assert(sizeof(struct entry) == 48, "there may be tens of millions of them");
+_Static_assert(sizeof(struct entry) == 40, "there may be tens of millions of them");
 
 struct entries_heap {
 	uint32_t *at; /* slots of entries; the first leaves first; room for all */

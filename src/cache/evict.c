@@ -100,7 +100,7 @@ static void evict_done(struct meta_op *op, int r)
 	mutex_lock(&c->lock);
 	struct node *n = node_find(c, e->row.gen);
 
-	policy_evict(c->policy, e->object);
+	policy_evict(c->policy, e->object, name_key(e->row.parent, e->row.hash));
 	c->stats.evicted++;
 	c->stats.evicted_bytes += e->row.memory_bytes;
 	if (n) {

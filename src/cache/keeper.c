@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLUSH_MS = 1000, WATCH_MS = 5, HEAT_BATCH = 512, DROP_BATCH = 256, TRIM_NODES = 65536 };
+enum { FLUSH_MS = 1000, WATCH_MS = 5, HEAT_BATCH = 512, DROP_BATCH = 256 };
+enum { TRIM_NODES = 16384, FEW_NODES = 1024 };
 
 struct atime_note {
 	struct list link;
@@ -217,26 +218,33 @@ static void publish_again(struct cache *c)
 	}
 }
 
-/* glibc keeps freed nodes: after the kernel forgot very many, give the memory back. */
-static void trim(struct cache *c, size_t *most)
+/* How many nodes there were. */
+struct watermark {
+	size_t most; /* since glibc gave back what was freed */
+	size_t last; /* the last time that somebody looked */
+};
+
+/* glibc keeps freed nodes: after the kernel forgot very many, and is done with it, give the memory back. */
+static void trim(struct cache *c, struct watermark *w)
 {
 	mutex_lock(&c->lock);
 	size_t nr = c->nodes.nr;
 
 	mutex_unlock(&c->lock);
-	if (nr > *most) {
-		*most = nr;
-	} else if (*most > TRIM_NODES && nr < *most / 4) {
-		*most = nr;
+	if (nr > w->most)
+		w->most = nr;
+	if (w->most - nr > TRIM_NODES && nr + FEW_NODES > w->last) {
+		w->most = nr;
 		(void)malloc_trim(0);
 	}
+	w->last = nr;
 }
 
 void keeper_run(void *arg)
 {
 	struct cache *c = arg;
 	uint64_t next_flush = clock_mono_ns() + FLUSH_MS * NS_PER_MS;
-	size_t most = 0;
+	struct watermark nodes = { 0 };
 
 	mutex_lock(&c->lock);
 	while (!c->stop) {
@@ -261,7 +269,7 @@ void keeper_run(void *arg)
 			next_flush = now + FLUSH_MS * NS_PER_MS;
 			keeper_flush(c);
 			publish_again(c);
-			trim(c, &most);
+			trim(c, &nodes);
 		}
 		mutex_lock(&c->lock);
 	}
@@ -304,8 +312,7 @@ static bool restore_row(void *arg, const struct object_row *row)
 		return !s->more;
 	}
 	k = malloc(sizeof *k);
-	s->r = k ? policy_restore(c->policy, row->id, name_key(row->parent, row->hash),
-				  (uint64_t)st.st_blocks * 512, list, at)
+	s->r = k ? policy_restore(c->policy, row->id, (uint64_t)st.st_blocks * 512, list, at)
 		 : -ENOMEM;
 	if (s->r < 0) {
 		free(k);

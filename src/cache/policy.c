@@ -249,7 +249,6 @@ static int add(struct policy *p, const struct entry *init)
 int policy_insert(struct policy *p, uint64_t id, uint64_t name, struct place at)
 {
 	struct entry init = { .id = id,
-			      .name = name,
 			      .run = at.run & RUN_MAX,
 			      .depth = at.depth,
 			      .list = POLICY_PROBATION,
@@ -261,11 +260,10 @@ int policy_insert(struct policy *p, uint64_t id, uint64_t name, struct place at)
 	return r;
 }
 
-int policy_restore(struct policy *p, uint64_t id, uint64_t name, uint64_t bytes,
-		   enum policy_list list, struct place at)
+int policy_restore(struct policy *p, uint64_t id, uint64_t bytes, enum policy_list list,
+		   struct place at)
 {
 	struct entry init = { .id = id,
-			      .name = name,
 			      .run = at.run & RUN_MAX,
 			      .depth = at.depth,
 			      .list = list & 1,
@@ -338,10 +336,7 @@ void policy_rename(struct policy *p, uint64_t id, uint64_t name)
 	uint32_t slot;
 	struct entry *e = find(p, id, &slot);
 
-	if (!e)
-		return;
-	e->name = name;
-	if (!ghosts_take(p->ghosts, name))
+	if (!e || !ghosts_take(p->ghosts, name))
 		return;
 	set_place(p, slot, POLICY_PROTECTED, (struct place){ e->run, e->depth });
 	trim(p, e->run);
@@ -507,14 +502,14 @@ bool policy_victim(struct policy *p, uint64_t except, uint64_t now_ns, uint64_t 
 	return true;
 }
 
-void policy_evict(struct policy *p, uint64_t id)
+void policy_evict(struct policy *p, uint64_t id, uint64_t name)
 {
 	uint32_t slot;
 	const struct entry *e = find(p, id, &slot);
 
 	if (!e)
 		return;
-	ghosts_add(p->ghosts, e->name, e->bytes);
+	ghosts_add(p->ghosts, name, e->bytes);
 	policy_remove(p, id);
 }
 

@@ -6,7 +6,7 @@
  * to protected. Protected holds at most 30 % of the capacity in bytes: what exceeds it goes back to probation as part of the
  * current run, keeping its depth. The victim is the first of probation, or of protected when probation has none that may go.
  * The ghost list remembers the names of as many evicted bytes as the capacity holds, at most 2^20 of them.
- * The order is kept in binary heaps: O(log n) for everything, and O(1) for what is new. About 65 bytes an object, index and
+ * The order is kept in binary heaps: O(log n) for everything, and O(1) for what is new. About 55 bytes an object, index and
  * heap included; about 32 a ghost. Memory is given back when the content shrinks. Not locked. */
 #ifndef CACHE_POLICY_H
 #define CACHE_POLICY_H
@@ -34,13 +34,13 @@ void policy_free(struct policy *p);
  * It is busy (see below) until policy_settle. Returns 0, -ENOMEM, -EEXIST. */
 int policy_insert(struct policy *p, uint64_t id, uint64_t name, struct place at) MUST_CHECK;
 /** policy_restore - an object read back from the metadata: not busy, exactly in @list at @at. 0, -ENOMEM, -EEXIST. */
-int policy_restore(struct policy *p, uint64_t id, uint64_t name, uint64_t bytes,
-		   enum policy_list list, struct place at) MUST_CHECK;
+int policy_restore(struct policy *p, uint64_t id, uint64_t bytes, enum policy_list list,
+		   struct place at) MUST_CHECK;
 /** policy_settle - the object's bytes are now @bytes; the first call ends the business of an insert. */
 void policy_settle(struct policy *p, uint64_t id, uint64_t bytes);
 /** policy_touch - it was read (or looked up) at @at. */
 void policy_touch(struct policy *p, uint64_t id, struct place at);
-/** policy_rename - the object's name hash is now @name. One in the ghost list moves the object to protected, as at an
+/** policy_rename - the object's name is now @name. One in the ghost list moves the object to protected, as at an
  * insert: clients create under a temporary name. */
 void policy_rename(struct policy *p, uint64_t id, uint64_t name);
 /** policy_remove - it is gone for another reason than eviction: no ghost. */
@@ -57,8 +57,8 @@ void policy_grace(struct policy *p, uint64_t id, uint64_t until_ns);
  * First those out of grace, then any. Returns false when everything is busy or pinned. Unlucky candidates are set aside at
  * most once per change of their state, so the cost does not grow with the number of busy objects. */
 bool policy_victim(struct policy *p, uint64_t except, uint64_t now_ns, uint64_t *ret);
-/** policy_evict - take @id out and remember its name in the ghost list. */
-void policy_evict(struct policy *p, uint64_t id);
+/** policy_evict - take @id out and remember its @name in the ghost list. */
+void policy_evict(struct policy *p, uint64_t id, uint64_t name);
 
 /** policy_used_bytes - the sum over all objects inside. policy_count - how many. policy_evictable_bytes - neither busy nor pinned. */
 uint64_t policy_used_bytes(const struct policy *p);

@@ -251,7 +251,7 @@ static void play(struct policy *p, const struct step *s)
 		policy_grace(p, s->id, s->a * s_ns);
 		break;
 	case EVICT:
-		policy_evict(p, s->id);
+		policy_evict(p, s->id, s->id);
 		break;
 	case DROP:
 		policy_remove(p, s->id);
@@ -298,7 +298,7 @@ static void test_unknown(void)
 	policy_busy(p, 7, 1);
 	policy_pin(p, 7, true);
 	policy_grace(p, 7, 1);
-	policy_evict(p, 7);
+	policy_evict(p, 7, 1);
 	CHECK(!policy_place(p, 7, &heat));
 	CHECK_EQ(policy_count(p), 0);
 	CHECK_EQ(policy_ghosts(p), 0);
@@ -329,7 +329,7 @@ static uint64_t ask(struct policy *p, uint64_t capacity, uint64_t run, const uin
 		}
 		while (policy_used_bytes(p) + BLOCK_BYTES > capacity) {
 			CHECK(policy_victim(p, 0, 0, &victim));
-			policy_evict(p, victim);
+			policy_evict(p, victim, victim);
 		}
 		CHECK_EQ(policy_insert(p, blocks[i], blocks[i], at), 0);
 		policy_settle(p, blocks[i], BLOCK_BYTES);

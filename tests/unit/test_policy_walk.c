@@ -259,7 +259,7 @@ static void do_evict(struct model *m, struct policy *p)
 	if (!policy_victim(p, 0, m->now_ns, &id))
 		return;
 	CHECK_EQ(id, model_victim(m, 0));
-	policy_evict(p, id);
+	policy_evict(p, id, m->o[id].name);
 	model_evict(m, id);
 }
 
@@ -318,7 +318,7 @@ static struct policy *restore(const struct model *m)
 		const struct stored *s = &m->stored[i];
 
 		if (o->in && !o->unsettled)
-			CHECK_EQ(policy_restore(p, i, o->name, o->bytes, s->list, s->at), 0);
+			CHECK_EQ(policy_restore(p, i, o->bytes, s->list, s->at), 0);
 	}
 	for (uint64_t last = 0;;) {
 		uint64_t next = 0;
@@ -407,7 +407,7 @@ static void test_many(void)
 			want = MANY;
 		CHECK(policy_victim(p, 0, 0, &id));
 		CHECK_EQ(id, want);
-		policy_evict(p, id);
+		policy_evict(p, id, id);
 		CHECK(!policy_place(p, id, &(struct policy_heat){ .id = 0 }));
 	}
 	CHECK_EQ(policy_count(p), 0);

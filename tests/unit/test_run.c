@@ -243,7 +243,7 @@ static void release(struct mount *m)
 	policy_settle(m->policy, object, BLOCK_BYTES);
 	while (policy_used_bytes(m->policy) > m->capacity_bytes) {
 		CHECK(policy_victim(m->policy, object, m->now_ns, &victim));
-		policy_evict(m->policy, victim);
+		policy_evict(m->policy, victim, m->block_of[victim]);
 		m->names[m->block_of[victim]] = (struct name){ 0 };
 	}
 }
