@@ -6,6 +6,7 @@
 #include "ctl/stats.h"
 #include "daemon.h"
 #include "fuse/session.h"
+#include "lock.h"
 #include "options.h"
 #include "state.h"
 
@@ -142,7 +143,7 @@ static void stop(void *arg)
 
 static int start(struct stack *s, struct failure *f)
 {
-	int r = state_lock(&s->opts, &s->lock_fd, f);
+	int r = lock_take(&s->opts, &s->lock_fd, f);
 
 	if (r == 0)
 		r = open_cache(s, f);

@@ -1,27 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "state.h"
 
-#include "base/clock.h"
-#include "mounts.h"
+#include "base/cleanup.h"
+#include "base/mounts.h"
+#include "lock.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { LOCK_WAIT_MS = 10000, LOCK_STEP_MS = 20 };
-enum { TYPE_MAX = 64 };
-
-#define OUR_TYPE "fuse.kvcachefs"
 
 bool state_is_below(const char *path, const char *dir)
 {
@@ -193,63 +187,6 @@ static int probe(const char *path, bool *ret_dead, struct failure *f)
 	return 0;
 }
 
-/* What lies on @path: 0 when it is free, 1 when a dead mount of ours was taken away and it should be looked at again. */
-static int clear_mountpoint(const char *path, struct failure *f)
-{
-	char type[TYPE_MAX];
-	bool dead;
-	int r = probe(path, &dead, f);
-
-	if (r < 0)
-		return r;
-	r = mounts_type(path, type, sizeof type);
-	if (r < 0) {
-		failure_set(f, EXIT_SYSTEM, "/proc/self/mountinfo: cannot be read");
-		return r;
-	}
-	if (!dead && strncmp(type, "fuse", 4) == 0) {
-		failure_set(f, EXIT_MOUNT, "mount point %s: already mounted (%s)", path, type);
-		return -EBUSY;
-	}
-	if (!dead)
-		return 0;
-	if (strcmp(type, OUR_TYPE) != 0) {
-		failure_set(f, EXIT_MOUNT,
-			    "mount point %s: a dead mount (%s) is in the way; unmount it first",
-			    path, type[0] == '\0' ? "above it" : type);
-		return -ENOTCONN;
-	}
-	r = unmount_dead(path);
-	if (r < 0) {
-		errno = -r;
-		failure_set(f, EXIT_MOUNT,
-			    "mount point %s: cannot unmount the dead kvcachefs there: %m", path);
-		return r;
-	}
-	return 1;
-}
-
-int state_mountpoint(struct options *o, struct failure *f)
-{
-	char path[PATH_MAX];
-	char real[PATH_MAX];
-	int r = make_absolute(o->mountpoint, path);
-
-	if (r == 0)
-		r = resolve(path, real);
-	if (r < 0) {
-		errno = -r;
-		failure_set(f, EXIT_MOUNT, "mount point %s: %m", o->mountpoint);
-		return r;
-	}
-	do {
-		r = clear_mountpoint(real, f);
-	} while (r > 0);
-	if (r == 0)
-		memcpy(o->mountpoint, real, sizeof real);
-	return r;
-}
-
 /* The directory that holds the state directories of all mount points, into @buf of PATH_MAX bytes. */
 static int state_home(const struct options *o, char *buf)
 {
@@ -278,6 +215,90 @@ static int default_state_dir(struct options *o, struct failure *f)
 	if (r < 0)
 		failure_set(f, EXIT_USAGE,
 			    "no default state directory for %s; give state_dir=", o->mountpoint);
+	return r;
+}
+
+/* The daemon of the mount may have been killed and not be able to end, since it waits in the kernel for a user of the mount,
+ * who waits for it. (With a guard that did not outlive it: fuse/guard.c.) Whoever looks at the mount then waits as well. */
+static int end_killed(const struct options *o, struct failure *f)
+{
+	AUTO_CLOSE int fd = -1;
+	int r;
+
+	if (!lock_of_killed(o->state_dir, o->mountpoint))
+		return 0;
+	r = mounts_open_abort(o->mountpoint, &fd);
+	if (r < 0) {
+		errno = -r;
+		failure_set(
+			f, EXIT_MOUNT,
+			"mount point %s: its daemon was killed and does not end, umount -f it: %m",
+			o->mountpoint);
+		return r;
+	}
+	mounts_abort(fd);
+	return 0;
+}
+
+/* What lies on the mount point: 0 when it is free, 1 when a dead mount of ours was taken away and it should be looked at again. */
+static int clear_mountpoint(const struct options *o, struct failure *f)
+{
+	const char *path = o->mountpoint;
+	struct mount_at at;
+	bool dead = false;
+	int r = mounts_find(path, &at);
+
+	if (r < 0) {
+		failure_set(f, EXIT_SYSTEM, "/proc/self/mountinfo: cannot be read");
+		return r;
+	}
+	if (strcmp(at.type, MOUNT_TYPE) == 0)
+		r = end_killed(o, f);
+	if (r == 0)
+		r = probe(path, &dead, f);
+	if (r < 0)
+		return r;
+	if (!dead && strncmp(at.type, "fuse", 4) == 0) {
+		failure_set(f, EXIT_MOUNT, "mount point %s: already mounted (%s)", path, at.type);
+		return -EBUSY;
+	}
+	if (!dead)
+		return 0;
+	if (strcmp(at.type, MOUNT_TYPE) != 0) {
+		failure_set(f, EXIT_MOUNT,
+			    "mount point %s: a dead mount (%s) is in the way; unmount it first",
+			    path, at.type[0] == '\0' ? "above it" : at.type);
+		return -ENOTCONN;
+	}
+	r = unmount_dead(path);
+	if (r < 0) {
+		errno = -r;
+		failure_set(f, EXIT_MOUNT,
+			    "mount point %s: cannot unmount the dead kvcachefs there: %m", path);
+		return r;
+	}
+	return 1;
+}
+
+int state_mountpoint(struct options *o, struct failure *f)
+{
+	char path[PATH_MAX];
+	int r = make_absolute(o->mountpoint, path);
+
+	if (r == 0)
+		r = resolve(path, o->mountpoint);
+	if (r < 0) {
+		errno = -r;
+		failure_set(f, EXIT_MOUNT, "mount point %s: %m", o->mountpoint);
+		return r;
+	}
+	if (o->state_dir[0] == '\0')
+		r = default_state_dir(o, f);
+	if (r < 0)
+		return r;
+	do {
+		r = clear_mountpoint(o, f);
+	} while (r > 0);
 	return r;
 }
 
@@ -371,10 +392,8 @@ static int check_memory_dir(struct options *o, struct failure *f)
 
 int state_dirs(struct options *o, struct failure *f)
 {
-	int r = o->state_dir[0] == '\0' ? default_state_dir(o, f) : 0;
+	int r = resolve_dir(o, "state_dir", o->state_dir, f);
 
-	if (r == 0)
-		r = resolve_dir(o, "state_dir", o->state_dir, f);
 	if (r < 0)
 		return r;
 	r = make_dirs(o->state_dir);
@@ -390,105 +409,4 @@ int state_dirs(struct options *o, struct failure *f)
 	if (r == 0 && o->memory_dir[0] != '\0')
 		r = check_memory_dir(o, f);
 	return r;
-}
-
-/* Who holds the lock, as it wrote into the file: its process and its mount point. */
-struct holder {
-	long pid; /* 0: unknown */
-	char mountpoint[PATH_MAX];
-};
-
-static void read_holder(int fd, struct holder *ret)
-{
-	char text[PATH_MAX + 32];
-	ssize_t n = pread(fd, text, sizeof text - 1, 0);
-	char *end;
-
-	ret->pid = 0;
-	ret->mountpoint[0] = '\0';
-	if (n <= 0)
-		return;
-	text[n] = '\0';
-	ret->pid = strtol(text, &end, 10);
-	if (*end == ' ') {
-		end[strcspn(end, "\n")] = '\0';
-		(void)snprintf(ret->mountpoint, sizeof ret->mountpoint, "%s", end + 1);
-	}
-}
-
-static void write_holder(int fd, const struct options *o)
-{
-	char text[PATH_MAX + 32];
-	int len = snprintf(text, sizeof text, "%ld %s\n", (long)getpid(), o->mountpoint);
-
-	/* It only serves the message of another daemon: on a full disk the lock is as good without. Written before it is
-	 * cut, so that it needs no new block where one was there. */
-	if (pwrite(fd, text, (size_t)len, 0) == (ssize_t)len && ftruncate(fd, len) < 0)
-		return;
-}
-
-/* Whether the holder still serves its mount, so that waiting for its end is no use. */
-static bool is_serving(const struct holder *h)
-{
-	char type[TYPE_MAX];
-
-	return h->mountpoint[0] != '\0' && mounts_type(h->mountpoint, type, sizeof type) == 0 &&
-	       strcmp(type, OUR_TYPE) == 0;
-}
-
-static int busy(const struct options *o, const struct holder *h, struct failure *f)
-{
-	if (h->pid > 0)
-		failure_set(f, EXIT_MOUNT, "state_dir %s is in use by process %ld%s%s",
-			    o->state_dir, h->pid, h->mountpoint[0] == '\0' ? "" : ", mounted at ",
-			    h->mountpoint);
-	else
-		failure_set(f, EXIT_MOUNT, "state_dir %s is in use by another process",
-			    o->state_dir);
-	return -EBUSY;
-}
-
-static int wait_lock(int fd, const struct options *o, struct failure *f)
-{
-	uint64_t deadline = clock_mono_ns() + LOCK_WAIT_MS * NS_PER_MS;
-	struct holder h;
-
-	while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		if (errno != EWOULDBLOCK && errno != EINTR) {
-			failure_set(f, EXIT_SYSTEM, "state_dir %s: cannot be locked: %m",
-				    o->state_dir);
-			return -errno;
-		}
-		read_holder(fd, &h);
-		if (is_serving(&h) || clock_mono_ns() > deadline)
-			return busy(o, &h, f);
-		/* flock knows no deadline. */
-		(void)poll(NULL, 0, LOCK_STEP_MS);
-	}
-	return 0;
-}
-
-int state_lock(const struct options *o, int *ret_fd, struct failure *f)
-{
-	char path[PATH_MAX];
-	int fd;
-	int r = join(path, o->state_dir, "lock");
-
-	if (r < 0) {
-		failure_set(f, EXIT_USAGE, "state_dir %s: too long", o->state_dir);
-		return r;
-	}
-	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0) {
-		failure_set(f, EXIT_SYSTEM, "%s: %m", path);
-		return -errno;
-	}
-	r = wait_lock(fd, o, f);
-	if (r < 0) {
-		(void)close(fd);
-		return r;
-	}
-	write_holder(fd, o);
-	*ret_fd = fd;
-	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/mounts.h"
 #include "check.h"
-#include "mounts.h"
 #include "state.h"
 
 #include <errno.h>
@@ -49,30 +49,32 @@ static void test_mountinfo(void)
 		int want;
 		const char *path;
 		const char *type;
+		unsigned minor;
 	} table[] = {
 		{ "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root "
 		  "rw,errors=continue\n",
-		  0, "/mnt2", "ext3" },
-		{ "1 2 0:3 / /a\\040b\\134\\012 rw - fuse.kvcachefs none rw\n", 0, "/a b\\\n",
-		  "fuse.kvcachefs" },
-		{ "1 2 0:3 / /a\\4 rw - tmpfs none rw\n", 0, "/a\\4", "tmpfs" },
-		{ "1 2 0:3 / /a rw shared:1 master:2 - tmpfs\n", 0, "/a", "tmpfs" },
-		{ "1 2 0:3 / /a rw tmpfs none rw\n", -EBADMSG, NULL, NULL },
-		{ "1 2 0:3 /\n", -EBADMSG, NULL, NULL },
-		{ "\n", -EBADMSG, NULL, NULL },
+		  0, "/mnt2", "ext3", 0 },
+		{ "1 2 0:51 / /a\\040b\\134\\012 rw - fuse.kvcachefs none rw\n", 0, "/a b\\\n",
+		  "fuse.kvcachefs", 51 },
+		{ "1 2 0:3 / /a\\4 rw - tmpfs none rw\n", 0, "/a\\4", "tmpfs", 3 },
+		{ "1 2 0:3 / /a rw shared:1 master:2 - tmpfs\n", 0, "/a", "tmpfs", 3 },
+		{ "1 2 0:3 / /a rw tmpfs none rw\n", -EBADMSG, NULL, NULL, 0 },
+		{ "1 2 0:3 /\n", -EBADMSG, NULL, NULL, 0 },
+		{ "1 2 03 / /a rw - tmpfs none rw\n", -EBADMSG, NULL, NULL, 0 },
+		{ "\n", -EBADMSG, NULL, NULL, 0 },
 	};
 
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		char line[128];
-		const char *path;
-		const char *type;
+		struct mount_line got;
 
 		(void)snprintf(line, sizeof line, "%s", table[i].line);
-		CHECK_EQ(mounts_parse(line, &path, &type), table[i].want);
+		CHECK_EQ(mounts_parse(line, &got), table[i].want);
 		if (table[i].want < 0)
 			continue;
-		CHECK(strcmp(path, table[i].path) == 0);
-		CHECK(strcmp(type, table[i].type) == 0);
+		CHECK(strcmp(got.path, table[i].path) == 0);
+		CHECK(strcmp(got.type, table[i].type) == 0);
+		CHECK_EQ(got.minor, table[i].minor);
 	}
 }
 
