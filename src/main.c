@@ -239,9 +239,12 @@ static int run_all(struct stack *s, int argc, char *const *argv)
 
 int main(int argc, char **argv)
 {
-	struct stack *s = stack_new();
+	struct stack *s;
 	int code;
 
+	if (fs_is_guard(argc, argv))
+		return fs_guard(argv);
+	s = stack_new();
 	if (s == NULL) {
 		(void)fputs("kvcachefs: out of memory\n", stderr);
 		return EXIT_SYSTEM;

@@ -4,6 +4,9 @@
 #include <signal.h>
 #include <stdio.h>
 
+const int crash_signals[NR_CRASH_SIGNALS] = { SIGABRT, SIGBUS,	SIGFPE, SIGILL,
+					      SIGQUIT, SIGSEGV, SIGSYS, SIGTRAP };
+
 static void *thread_main(void *arg)
 {
 	struct thread *t = arg;
@@ -15,14 +18,16 @@ static void *thread_main(void *arg)
 
 int thread_start(struct thread *t, const char *name, void (*fn)(void *arg), void *arg)
 {
-	sigset_t all;
+	sigset_t blocked;
 	sigset_t old;
 
 	t->fn = fn;
 	t->arg = arg;
 	(void)snprintf(t->name, sizeof t->name, "%s", name);
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &old);
+	(void)sigfillset(&blocked);
+	for (size_t i = 0; i < NR_CRASH_SIGNALS; i++)
+		(void)sigdelset(&blocked, crash_signals[i]);
+	(void)pthread_sigmask(SIG_SETMASK, &blocked, &old);
 	int r = pthread_create(&t->id, NULL, thread_main, t);
 
 	(void)pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.h - a named thread with an owner and an end; every signal is blocked in it. */
+/* thread.h - a named thread with an owner and an end; signals are blocked in it, but those of a crash. */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H
 
@@ -15,6 +15,10 @@ struct thread {
 	void *arg;
 	char name[16];
 };
+
+/* Those that end the process with a core dump. */
+enum { NR_CRASH_SIGNALS = 8 };
+extern const int crash_signals[NR_CRASH_SIGNALS];
 
 /** thread_start - run @fn(@arg) in a new thread called @name (at most 15 bytes are kept).
  * @t belongs to the caller and must stay until thread_join. Returns 0 or -errno of pthread_create. */

@@ -15,6 +15,7 @@
 
 struct fs_handles;
 struct fs_backings;
+struct fs_guard;
 struct fs_notifier;
 struct fs_parking;
 struct fs_locks;
@@ -36,6 +37,7 @@ struct fs_session {
 	struct fs_handles *handles; /* struct handle */
 	struct fs_handles *texts;   /* open control files */
 	struct fs_backings *backings;
+	struct fs_guard *guard; /* NULL: there is none */
 	struct fs_notifier *notifier;
 	struct fs_parking *parking;
 	struct fs_locks *locks;
@@ -69,6 +71,15 @@ void backings_free(struct fs_backings *t);
 /** backing_get - the backing id of @node, registered from @fd when it has none. Returns it (> 0), or -errno. */
 int backing_get(struct fs_backings *t, fuse_req_t req, uint64_t node, int fd);
 void backing_put(struct fs_backings *t, fuse_req_t req, uint64_t node);
+
+/* guard.c: that the end of this process is the end of the connection, whatever its threads wait for. */
+
+/** guard_start - watch over what was just mounted at @mountpoint. From the main thread: its end is what counts. One at a time.
+ * Returns 0, or why there is no guard; *@ret may be set nonetheless and belongs to guard_stop. */
+int guard_start(const char *mountpoint, struct fs_guard **ret) MUST_CHECK;
+/** guard_abort - end the connection, and all waiting for it, now. guard_abort, guard_stop: NULL is allowed. */
+void guard_abort(struct fs_guard *g);
+void guard_stop(struct fs_guard *g);
 
 /* notify.c: telling the kernel, from a thread of its own: the kernel may wait for a request that is under way. */
 int notifier_start(struct fs_session *s) MUST_CHECK;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -216,7 +217,15 @@ int fs_session_mount(struct fs_session *s)
 	if (fuse_session_mount(s->se, s->mountpoint) < 0)
 		return errno ? -errno : -EIO;
 	s->mounted = true;
-	int r = notifier_start(s);
+	int r = guard_start(s->mountpoint, &s->guard);
+
+	if (r < 0)
+		log_msg(LOG_WARNING,
+			"fuse: should the daemon be killed, users of the mount may hang until it "
+			"is "
+			"started again (is /sys/fs/fuse/connections mounted?) err=%d",
+			-r);
+	r = notifier_start(s);
 
 	if (r == 0)
 		r = parking_start(s);
@@ -244,26 +253,41 @@ int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct 
 	return r < 0 && r != -ENODEV ? r : 0;
 }
 
+static bool is_connected(const struct fs_session *s)
+{
+	struct pollfd fd = { .fd = fuse_session_fd(s->se) };
+
+	return s->mounted && fd.fd >= 0 && poll(&fd, 1, 0) >= 0 && (fd.revents & POLLERR) == 0;
+}
+
+/* Files may be open: ending the connection brings the loop's threads back from read(2), the notifier from the kernel, and users. */
+static void end_connection(struct fs_session *s)
+{
+	/* If unmounted by others, something else may be there by now. */
+	if (is_connected(s) && umount2(s->mountpoint, MNT_FORCE | MNT_DETACH) < 0)
+		fuse_session_unmount(s->se); /* without privilege, by fusermount3 */
+	guard_abort(s->guard);
+}
+
 void fs_session_stop(struct fs_session *s)
 {
 	cache_settle(s->cache);
 	fuse_session_exit(s->se);
-	/* Files may be open: ending the connection brings the loop's threads back from read(2). */
-	(void)umount2(s->mountpoint, MNT_FORCE | MNT_DETACH);
-	if (s->mounted)
-		fuse_session_unmount(s->se);
+	end_connection(s);
 }
 
 void fs_session_free(struct fs_session *s)
 {
 	if (!s)
 		return;
-	if (s->mounted)
-		fuse_session_unmount(s->se);
+	end_connection(s);
 	if (s->cache)
 		cache_set_hooks(s->cache, &(struct cache_hooks){ 0 });
 	parking_stop(s);
 	notifier_stop(s);
+	guard_stop(s->guard);
+	if (s->mounted)
+		fuse_session_unmount(s->se);
 	if (s->se)
 		fuse_session_destroy(s->se);
 	backings_free(s->backings);

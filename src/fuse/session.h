@@ -42,7 +42,7 @@ struct fs_features {
 /** fs_session_new - @c is borrowed and must live longer. Returns 0, -ENOMEM, -EINVAL (libfuse refused an option, and said so). */
 int fs_session_new(const struct fs_config *cfg, struct cache *c, struct fs_session **ret)
 	MUST_CHECK;
-/** fs_session_mount - attach to the mount point. Returns 0 or -errno; libfuse's reason is on standard error or in the log. */
+/** fs_session_mount - attach to the mount point; from the main thread. Returns 0 or -errno; libfuse's reason is on standard error or in the log. */
 int fs_session_mount(struct fs_session *s) MUST_CHECK;
 /** fs_session_loop - serve until unmounted or stopped. @ready is called once, from a thread of the loop, when the mount answers. */
 int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct fs_features *f),
@@ -51,6 +51,11 @@ int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct 
 void fs_session_stop(struct fs_session *s);
 /** fs_session_free - unmount, free. NULL is allowed. */
 void fs_session_free(struct fs_session *s);
+
+/** fs_is_guard, fs_guard - whether this program was called to watch over a mounted one (fs_session_mount does), and that. Before
+ * anything else in main(), which then returns what fs_guard returned. */
+bool fs_is_guard(int argc, char *const *argv);
+int fs_guard(char *const *argv) MUST_CHECK;
 
 /** fs_library - the version of libfuse in use. */
 const char *fs_library(void);
