@@ -343,9 +343,11 @@ def pattern(size, seed=0):
 
 
 def write_all(fd, data):
-    """One write, which must take everything."""
+    """One write, which must take everything; if the mount dies in the middle, the rest says so."""
     done = os.write(fd, data)
-    assert done == len(data), f"short write: {done} of {len(data)}"
+    if done != len(data):
+        os.write(fd, data[done:])
+        raise AssertionError(f"short write: {done} of {len(data)}")
 
 
 def put(path, data, flags=os.O_CREAT | os.O_TRUNC, mode=0o644):
@@ -367,10 +369,12 @@ def get(path):
 
 
 def read_all(fd):
-    """The content of an open file by one pread, checked against its size."""
+    """The content of an open file by one pread, checked against its size; if the mount dies in the middle, the rest says so."""
     size = os.fstat(fd).st_size
     data = os.pread(fd, size + 1, 0)
-    assert len(data) == size, f"read {len(data)} of {size}"
+    if len(data) != size:
+        os.pread(fd, 1, len(data))
+        raise AssertionError(f"read {len(data)} of {size}")
     return data
 
 

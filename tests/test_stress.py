@@ -29,7 +29,6 @@ def test_no_reader_sees_wrong_short_or_torn_bytes_under_load(work, passthrough):
 
 @pytest.mark.stress
 @pytest.mark.concurrency
-@pytest.mark.xfail(strict=False, reason="open: kill -9 can hang while the kernel is being told that a name changed")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("options", [["--ram", "512M"], ["--ram", "24M", "--evicting"],
                                      ["--ram", "512M", "--passthrough", "off"]], ids=["roomy", "evicting", "daemon"])

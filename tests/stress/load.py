@@ -190,7 +190,9 @@ class Writer(Worker):
             os.ftruncate(fd, len(data))
             half = len(data) // 2
             for at, part in ((half, data[half:]), (0, data[:half])):
-                if os.pwrite(fd, part, at) != len(part):
+                done = os.pwrite(fd, part, at)
+                if done != len(part):
+                    os.pwrite(fd, part[done:], at + done)  # the mount may have died in the middle
                     self.faults.add(f"writer: short write to {name}")
         finally:
             os.close(fd)
