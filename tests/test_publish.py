@@ -433,3 +433,23 @@ def test_mapping_keeps_the_version_unfinished_until_it_is_gone(any_mount, other)
     mapping.close()
     os.rename(temporary, path)
     assert other.kv.get(path) == DATA
+
+
+def test_unfinished_version_is_kept_from_who_comes_upon_it_without_its_name(any_mount, other, spawn):
+    """As those do who look a cached miss up while the create replaces it."""
+    fd = begin(other, any_mount.path / "key")
+    path = f"/proc/{other.pid}/fd/{fd}"
+    stranger = spawn()
+    for look in (stranger.os.stat, stranger.kv.get, os.stat, kv.get):
+        with kv.fails(errno.ESTALE):
+            look(path)
+    assert other.kv.get(f"/proc/self/fd/{fd}") == DATA
+    other.os.close(fd)
+
+
+def test_child_works_on_the_unfinished_file_that_it_has_inherited(any_mount):
+    path = any_mount.path / "key"
+    script = f"exec 3<>'{path}'; printf 'more than that' >&3; printf 'some bytes' >/dev/fd/3; stat -Lc %s /dev/fd/3; cat /dev/fd/3"
+    said = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout
+    assert said == b"10\nsome bytes"
+    assert kv.get(path) == b"some bytes"

@@ -59,15 +59,18 @@ int row_store(struct cache *c, struct node *n)
 
 int cache_getattr(struct cache *c, struct caller who, uint64_t node, struct cache_attr *ret)
 {
-	mutex_lock(&c->lock);
-	struct node *n = node_find(c, node);
+	struct node *n = node_get(c, node);
+	int r = !n || node_hidden(c, n, who) ? -ESTALE : 0;
 
-	if (n) {
+	if (r == 0) {
+		mutex_lock(&c->lock);
 		node_attr(c, n, ret);
 		note_stat(c, who, n);
+		mutex_unlock(&c->lock);
 	}
-	mutex_unlock(&c->lock);
-	return n ? 0 : -ESTALE;
+	if (n)
+		node_put(c, n);
+	return r;
 }
 
 static int set_size(struct cache *c, struct caller who, struct node *n, struct handle *h,

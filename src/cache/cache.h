@@ -120,6 +120,7 @@ int cache_readdir(struct cache *c, uint64_t node, uint64_t cookie,
 uint64_t cache_parent(struct cache *c, uint64_t node);
 
 /* Attributes. @h may be NULL. */
+/** cache_getattr - -ESTALE: @who came upon a version that it is not to see yet. */
 int cache_getattr(struct cache *c, struct caller who, uint64_t node, struct cache_attr *ret)
 	MUST_CHECK;
 enum {

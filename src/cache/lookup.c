@@ -86,6 +86,7 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 
 	if (!n)
 		return -ENOMEM;
+	n->shown = true;
 	bool again = note_access(c, who, RUN_LOOKUP, n, name_key(f->dentry.parent, f->dentry.hash));
 	/* Another name of it may be written to without this one's dentry being known. */
 	bool shared = S_ISREG(f->row.mode) && f->row.nlink > 1;
@@ -122,6 +123,7 @@ static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, st
 		return r;
 	mutex_lock(&c->lock);
 	again = retry_find(c, who.tid);
+	writer_add(v, who.tid);
 	if (again && !again->answer) {
 		again->answer = node_id(v);
 		v->nr_reserved++;

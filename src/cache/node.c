@@ -4,11 +4,8 @@
 #include "base/clock.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { WRITER_ATTR_NS = 20 * NS_PER_MS };
@@ -247,45 +244,10 @@ void pending_leave(struct cache *c, struct node *v)
 	free(p);
 }
 
-/* The thread group of @tid: "Tgid:" of /proc/<pid>/status (proc_pid_status(5)); -1 when it is gone. */
-static pid_t tgid_of(pid_t tid)
-{
-	char path[40];
-	char buf[512];
-	pid_t tgid = -1;
-
-	(void)snprintf(path, sizeof path, "/proc/%d/status", tid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
-
-	if (fd >= 0)
-		(void)close(fd);
-	if (n <= 0)
-		return -1;
-	buf[n] = '\0';
-	const char *at = strstr(buf, "\nTgid:\t");
-
-	if (at)
-		tgid = (pid_t)strtol(at + 7, NULL, 10);
-	return tgid;
-}
-
-static bool same_process(pid_t a, pid_t b)
-{
-	if (a == 0 || b == 0)
-		return false;
-	/* tgkill with signal 0 tells cheaply whether a thread is in the group that a main thread leads. */
-	if (a == b || syscall(SYS_tgkill, a, b, 0) == 0 || syscall(SYS_tgkill, b, a, 0) == 0)
-		return true;
-	pid_t g = tgid_of(a);
-
-	return g > 0 && g != a && syscall(SYS_tgkill, g, b, 0) == 0;
-}
-
 static bool writes(const struct node *v, pid_t tid)
 {
 	for (int i = 0; i < NR_WRITERS; i++) {
-		if (v->writers[i] && same_process(v->writers[i], tid))
+		if (v->writers[i] && caller_same(v->writers[i], tid))
 			return true;
 	}
 	return false;
@@ -302,6 +264,32 @@ void writer_add(struct node *v, pid_t tid)
 		}
 	}
 	v->writers[NR_WRITERS - 1] = tid;
+}
+
+/* fuse_create_open() in fs/fuse/dir.c makes a negative dentry that it has cached positive first, and gives it the reply's
+ * time-out of 0 then: in between, others get to the node without a lookup. ESTALE makes the kernel look the name up. What
+ * inherited the descriptor or was sent it asks by node as well. */
+bool node_hidden(struct cache *c, struct node *n, struct caller who)
+{
+	char name[NAME_MAX_BYTES];
+	size_t len = 0;
+
+	mutex_lock(&c->lock);
+	if (n->state == NODE_PROCESSING && n->pending && !n->shown && who.tid &&
+	    !writes(n, who.tid)) {
+		len = n->pending->len;
+		memcpy(name, n->pending->name, len);
+	}
+	mutex_unlock(&c->lock);
+	if (len == 0)
+		return false;
+	bool holds = caller_holds(who.tid, (struct name){ name, len });
+
+	mutex_lock(&c->lock);
+	if (holds)
+		writer_add(n, who.tid);
+	mutex_unlock(&c->lock);
+	return !holds;
 }
 
 struct node *pending_own(struct pending *p, pid_t tid)
@@ -329,29 +317,4 @@ struct node *pending_shared(struct pending *p)
 struct node *pending_newest(struct pending *p)
 {
 	return list_entry(p->versions.prev, struct node, pending_link);
-}
-
-/* PF_SIGNALED (include/linux/sched.h) in field "flags" of /proc/<pid>/stat, the ninth: the seventh behind the name's ')'. */
-bool caller_killed(pid_t tid)
-{
-	enum { PF_SIGNALED_BIT = 0x400 };
-	char path[32];
-	char buf[512];
-
-	if (tid == 0)
-		return false;
-	(void)snprintf(path, sizeof path, "/proc/%d/stat", tid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
-
-	if (fd >= 0)
-		(void)close(fd);
-	if (n <= 0)
-		return false;
-	buf[n] = '\0';
-	const char *at = strrchr(buf, ')');
-
-	for (int field = 0; at && field < 7; field++)
-		at = strchr(at + 1, ' ');
-	return at && (strtoul(at + 1, NULL, 10) & PF_SIGNALED_BIT);
 }

@@ -59,6 +59,7 @@ struct node {
 	bool by_user;	      /* not root wrote it: set-id bits go (write(2)) */
 	bool written;	      /* a version that began as a copy was changed */
 	bool opened;	      /* some writer has had it open */
+	bool shown;	      /* its commit has been seen, publish_done() is still to come */
 	bool killed;	      /* a writer of it died by a signal */
 	bool unpublished;     /* publishing failed for want of disk space; holds a reference */
 	bool atime_dirty;
@@ -183,7 +184,16 @@ struct node *pending_own(struct pending *p, pid_t tid);
 struct node *pending_shared(struct pending *p);
 struct node *pending_newest(struct pending *p);
 void writer_add(struct node *v, pid_t tid);
+/** node_hidden - whether @n is an unfinished version that @who, who is not its writer, has come upon. */
+bool node_hidden(struct cache *c, struct node *n, struct caller who) EXCLUDES(c->lock);
+
+/* caller.c */
+/** caller_same - whether two threads are of one process. */
+bool caller_same(pid_t a, pid_t b);
+/** caller_killed - whether the process is dying by a signal. */
 bool caller_killed(pid_t tid);
+/** caller_holds - whether the process has a file of this name open, in whatever directory; true when it cannot be told. */
+bool caller_holds(pid_t tid, struct name name);
 
 /* publish.c */
 /** publish - make @v, unless that has happened, the current version of @name in @parent (or, with @name.s NULL, of the name that

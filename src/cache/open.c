@@ -59,9 +59,14 @@ static int open_file(struct cache *c, struct handle *h)
 	int r = node_file(c, n);
 
 	mutex_lock(&c->lock);
-	bool cut = (h->flags & O_TRUNC) && h->write && (n->state != NODE_PROCESSING || !n->pending);
+	/* A version that was begun for this open is empty as it is. */
+	bool cut = (h->flags & O_TRUNC) && h->write &&
+		   (n->state != NODE_PROCESSING || !n->pending || n->nr_open > 1);
 
+	n->written |= cut;
 	mutex_unlock(&c->lock);
+	if (r == 0 && cut)
+		r = version_bytes(c, n);
 	if (r == 0 && cut && ftruncate(n->fd, 0) < 0)
 		r = -errno;
 	return r;
@@ -134,8 +139,12 @@ static int check_open(struct cache *c, struct caller who, struct node *n, int fl
 	/* What was begun under this name stays as it is: truncating it means to begin again, and so does writing when its last
 	 * writer has just left. A version that was made for this open has not been opened before. */
 	if (n->state == NODE_PROCESSING && n->pending && n->opened &&
-	    ((flags & O_TRUNC) || n->nr_write + n->nr_reserved == 0))
-		return send_round(c, who, n, flags, write);
+	    ((flags & O_TRUNC) || n->nr_write + n->nr_reserved == 0)) {
+		int r = send_round(c, who, n, flags, write);
+
+		/* Another descriptor of it (> /dev/stdout): there is no other version to go to. */
+		return r == -EBUSY && n->nr_write > 0 ? 0 : r;
+	}
 	return 0;
 }
 
@@ -147,13 +156,14 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 
 	if (!n)
 		return -ESTALE;
-	int r = write ? room_for(c, 0) : 0;
+	int r = write ? room_for(c, 0) : node_hidden(c, n, who) ? -ESTALE : 0;
 
-	if (r == 0) {
-		mutex_lock(&c->lock);
+	mutex_lock(&c->lock);
+	if (r == -ESTALE)
+		(void)retry_note(c, who, n, flags, write);
+	if (r == 0)
 		r = S_ISREG(n->row.mode) ? check_open(c, who, n, flags) : -EINVAL;
-		mutex_unlock(&c->lock);
-	}
+	mutex_unlock(&c->lock);
 	if (r == 0)
 		r = handle_new(c, n, who, flags, ret);
 	mutex_lock(&c->lock);

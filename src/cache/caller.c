@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What /proc tells of whoever sent a request. */
+#include "cache/node.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The thread group of @tid: "Tgid:" of /proc/<pid>/status (proc_pid_status(5)); -1 when it is gone. */
+static pid_t tgid_of(pid_t tid)
+{
+	char path[40];
+	char buf[512];
+	pid_t tgid = -1;
+
+	(void)snprintf(path, sizeof path, "/proc/%d/status", tid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
+
+	if (fd >= 0)
+		(void)close(fd);
+	if (n <= 0)
+		return -1;
+	buf[n] = '\0';
+	const char *at = strstr(buf, "\nTgid:\t");
+
+	if (at)
+		tgid = (pid_t)strtol(at + 7, NULL, 10);
+	return tgid;
+}
+
+bool caller_same(pid_t a, pid_t b)
+{
+	if (a == 0 || b == 0)
+		return false;
+	/* tgkill with signal 0 tells cheaply whether a thread is in the group that a main thread leads. */
+	if (a == b || syscall(SYS_tgkill, a, b, 0) == 0 || syscall(SYS_tgkill, b, a, 0) == 0)
+		return true;
+	pid_t g = tgid_of(a);
+
+	return g > 0 && g != a && syscall(SYS_tgkill, g, b, 0) == 0;
+}
+
+/* PF_SIGNALED (include/linux/sched.h) in field "flags" of /proc/<pid>/stat, the ninth: the seventh behind the name's ')'. */
+bool caller_killed(pid_t tid)
+{
+	enum { PF_SIGNALED_BIT = 0x400 };
+	char path[32];
+	char buf[512];
+
+	if (tid == 0)
+		return false;
+	(void)snprintf(path, sizeof path, "/proc/%d/stat", tid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
+
+	if (fd >= 0)
+		(void)close(fd);
+	if (n <= 0)
+		return false;
+	buf[n] = '\0';
+	const char *at = strrchr(buf, ')');
+
+	for (int field = 0; at && field < 7; field++)
+		at = strchr(at + 1, ' ');
+	return at && (strtoul(at + 1, NULL, 10) & PF_SIGNALED_BIT);
+}
+
+/* "/mount/directory/name", or "… (deleted)". */
+static bool path_ends_with(const char *path, size_t len, struct name name)
+{
+	static const char deleted[] = " (deleted)";
+	size_t tail = sizeof deleted - 1;
+
+	if (len > tail && memcmp(path + len - tail, deleted, tail) == 0)
+		len -= tail;
+	return len > name.len && path[len - name.len - 1] == '/' &&
+	       memcmp(path + len - name.len, name.s, name.len) == 0;
+}
+
+bool caller_holds(pid_t tid, struct name name)
+{
+	char dir[32];
+	char path[PATH_MAX];
+	bool yes = false;
+
+	(void)snprintf(dir, sizeof dir, "/proc/%d/fd", tid);
+	DIR *d = opendir(dir);
+
+	if (!d)
+		return true;
+	for (struct dirent *e = readdir(d); e && !yes;
+	     e = readdir(d)) { /* NOLINT(concurrency-mt-unsafe): own stream */
+		ssize_t n = readlinkat(dirfd(d), e->d_name, path, sizeof path);
+
+		/* A path that is too long to be told in full cannot be compared. */
+		yes = n > 0 && ((size_t)n == sizeof path || path_ends_with(path, (size_t)n, name));
+	}
+	(void)closedir(d);
+	return yes;
+}
