@@ -35,6 +35,7 @@ struct policy {
 	uint64_t protected_bytes;
 	uint64_t evictable_bytes;
 	uint64_t last_run;
+	uint64_t evicted_run;  /* the latest of which probation has lost an object */
 	struct entry *entries; /* nr of them, without gaps */
 	uint32_t nr;
 	uint32_t cap; /* of entries, of each heap, and of dirty */
@@ -187,6 +188,12 @@ static void saw_run(struct policy *p, uint64_t run)
 		p->last_run = run;
 }
 
+/* What took so long that its run has gone meanwhile would be the next to go: it counts as of now. */
+static struct place place_now(const struct policy *p, struct place at)
+{
+	return (struct place){ at.run < p->evicted_run ? p->last_run : at.run, at.depth };
+}
+
 static void set_place(struct policy *p, uint32_t slot, enum policy_list list, struct place at)
 {
 	struct entry *e = &p->entries[slot];
@@ -248,6 +255,7 @@ static int add(struct policy *p, const struct entry *init)
 
 int policy_insert(struct policy *p, uint64_t id, uint64_t name, struct place at)
 {
+	at = place_now(p, at);
 	struct entry init = { .id = id,
 			      .run = at.run & RUN_MAX,
 			      .depth = at.depth,
@@ -326,6 +334,7 @@ void policy_touch(struct policy *p, uint64_t id, struct place at)
 
 	if (!find(p, id, &slot))
 		return;
+	at = place_now(p, at);
 	saw_run(p, at.run);
 	set_place(p, slot, POLICY_PROTECTED, at);
 	trim(p, at.run);
@@ -510,6 +519,8 @@ void policy_evict(struct policy *p, uint64_t id, uint64_t name)
 	if (!e)
 		return;
 	ghosts_add(p->ghosts, name, e->bytes);
+	if (e->list == POLICY_PROBATION && p->evicted_run < e->run)
+		p->evicted_run = e->run;
 	policy_remove(p, id);
 }
 

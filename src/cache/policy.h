@@ -5,6 +5,7 @@
  * block leaves first. An insert enters probation, or protected when its name is in the ghost list; a touch moves an object
  * to protected. Protected holds at most 30 % of the capacity in bytes: what exceeds it goes back to probation as part of the
  * current run, keeping its depth. The victim is the first of probation, or of protected when probation has none that may go.
+ * What comes so late that probation has lost younger runs already counts as part of the latest run, with its depth.
  * The ghost list remembers the names of as many evicted bytes as the capacity holds, at most 2^20 of them.
  * The order is kept in binary heaps: O(log n) for everything, and O(1) for what is new. About 55 bytes an object, index and
  * heap included; about 32 a ghost. Memory is given back when the content shrinks. Not locked. */

@@ -39,6 +39,8 @@ struct model {
 	struct evicted e[EVICTED_MAX];
 	size_t nr_evicted;
 	uint64_t evicted_bytes;
+	uint64_t evicted_run;
+	uint64_t last_run;
 	struct stored stored[OBJECTS];
 	uint64_t stored_ghost[NAMES + 1]; /* its seq, or 0 */
 	uint64_t stored_ghost_bytes[NAMES + 1];
@@ -141,6 +143,8 @@ static void model_evict(struct model *m, uint64_t id)
 {
 	struct object *o = &m->o[id];
 
+	if (!o->protected && m->evicted_run < o->at.run)
+		m->evicted_run = o->at.run;
 	(void)model_take(m, o->name); /* two objects may have had the name */
 	m->evicted_bytes += o->bytes;
 	CHECK(m->nr_evicted < EVICTED_MAX);
@@ -183,6 +187,15 @@ static void compare(struct model *m, struct policy *p)
 
 /* ---- one random operation ---- */
 
+static struct place model_place(struct model *m, struct place at)
+{
+	if (at.run < m->evicted_run)
+		at.run = m->last_run;
+	if (m->last_run < at.run)
+		m->last_run = at.run;
+	return at;
+}
+
 static void do_insert(struct model *m, struct policy *p, uint64_t id, struct place at)
 {
 	struct object *o = &m->o[id];
@@ -191,6 +204,7 @@ static void do_insert(struct model *m, struct policy *p, uint64_t id, struct pla
 	if (o->in)
 		return;
 	CHECK_EQ(policy_insert(p, id, name, at), 0);
+	at = model_place(m, at);
 	*o = (struct object){ .in = true, .unsettled = true, .name = name, .at = at };
 	o->protected = model_take(m, name);
 	m->stored[id].in = false;
@@ -211,6 +225,7 @@ static void do_touch(struct model *m, struct policy *p, uint64_t id, struct plac
 	struct object *o = &m->o[id];
 
 	policy_touch(p, id, at);
+	at = model_place(m, at);
 	o->protected = true;
 	o->at = at;
 	model_trim(m, at.run);
