@@ -164,6 +164,7 @@ void signals_block(void)
 
 	ending_signals(&set);
 	(void)sigaddset(&set, SIGPIPE);
+	(void)sigaddset(&set, SIGIO); /* of the leases that memory_has_writers() takes */
 	(void)pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 

@@ -420,7 +420,6 @@ def test_unfinished_object_does_not_survive_restart(mount, other, how):
     assert mount.free_bytes() >= before
 
 
-@pytest.mark.xfail(strict=False, reason="open: in passthrough the kernel sends the release at close(2), mapping or not")
 def test_mapping_keeps_the_version_unfinished_until_it_is_gone(any_mount, other):
     """LMCache's GDS fallback: ftruncate, map, close the descriptor, store, unmap, rename."""
     temporary, path = any_mount.path / "key.tmp", any_mount.path / "key"
@@ -433,6 +432,24 @@ def test_mapping_keeps_the_version_unfinished_until_it_is_gone(any_mount, other)
     mapping.close()
     os.rename(temporary, path)
     assert other.kv.get(path) == DATA
+
+
+def test_name_appears_with_all_that_was_stored_when_the_last_mapping_goes(any_mount, other):
+    path = any_mount.path / "key"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    os.ftruncate(fd, len(DATA))
+    mappings = [syscalls.Mapping(fd, len(DATA)) for _ in range(2)]
+    os.close(fd)
+    reader = os.open(path, os.O_RDONLY)  # has its own descriptor, which is no reason to wait
+    mappings[0].store(0, DATA)
+    mappings[0].close()
+    assert kv.read_all(reader) == DATA
+    assert not other.kv.exists(path)
+    mappings[1].close()
+    kv.eventually(lambda: other.kv.exists(path), what="the key appears")
+    assert other.kv.get(path) == DATA
+    assert kv.read_all(reader) == DATA
+    os.close(reader)
 
 
 def test_unfinished_version_is_kept_from_who_comes_upon_it_without_its_name(any_mount, other, spawn):

@@ -97,7 +97,7 @@ static int set_size(struct cache *c, struct caller who, struct node *n, struct h
 	} else {
 		r = version_bytes(c, n);
 		if (r == 0)
-			r = memory_get(c->memory, node_id(n), &own);
+			r = memory_get(c->memory, node_id(n), O_RDWR, &own);
 		fd = own;
 	}
 	if (r == 0 && ftruncate(fd, (off_t)size_bytes) < 0)
@@ -141,7 +141,7 @@ static int set_file_times(struct cache *c, struct node *n, const struct cache_se
 	if (n->fd >= 0 && !n->base_gen)
 		fd = fcntl(n->fd, F_DUPFD_CLOEXEC, 0);
 	mutex_unlock(&c->lock);
-	if (fd < 0 && memory_get(c->memory, node_id(n), &fd) < 0)
+	if (fd < 0 && memory_get(c->memory, node_id(n), O_RDONLY, &fd) < 0)
 		return 0; /* no bytes of its own yet: the row has the times */
 	int r = futimens(fd, ts) < 0 ? -errno : 0;
 

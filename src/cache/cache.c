@@ -127,6 +127,7 @@ int cache_open(const struct cache_config *cfg, struct cache **ret)
 	cond_init(&c->settled);
 	list_init(&c->retry_order);
 	list_init(&c->atimes);
+	list_init(&c->mapped);
 	c->placement_epoch = 1;
 	int r = start(c, cfg);
 

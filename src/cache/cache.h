@@ -174,6 +174,8 @@ uint64_t handle_node(const struct handle *h);
 bool handle_writable(const struct handle *h);
 /** handle_fd - the descriptor of the bytes as they are now, for reading; borrowed until the next call with @h. */
 int handle_fd(struct handle *h);
+/** handle_share - another descriptor of a direct handle's file, read-only, for the kernel to keep: the caller closes it. */
+int handle_share(struct cache *c, const struct handle *h, int *ret) MUST_CHECK;
 /** handle_fd_write - the same for writing: a version that still shares the bytes of the one before gets its own first. */
 int handle_fd_write(struct cache *c, struct handle *h, int *ret) MUST_CHECK;
 /** cache_flush - one close(2) of a descriptor. Returns the error that close should report. */

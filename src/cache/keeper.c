@@ -249,21 +249,22 @@ void keeper_run(void *arg)
 	mutex_lock(&c->lock);
 	while (!c->stop) {
 		uint64_t now = clock_mono_ns();
-		uint64_t wake = c->watching ? now + WATCH_MS * NS_PER_MS : next_flush;
+		bool busy = c->watching || !list_empty(&c->mapped);
+		uint64_t wake = busy ? now + WATCH_MS * NS_PER_MS : next_flush;
 
 		(void)cond_wait_until(&c->wake, &c->lock, wake < next_flush ? wake : next_flush);
 		if (c->stop)
 			break;
 		now = clock_mono_ns();
 		retry_expire(c, now);
-		bool watch = c->nr_writers > 0;
 		bool flush = now >= next_flush;
 
+		busy = c->nr_writers > 0 || !list_empty(&c->mapped);
 		if (flush)
-			c->watching = watch;
-
+			c->watching = c->nr_writers > 0;
 		mutex_unlock(&c->lock);
-		if (watch)
+		finish_mapped(c);
+		if (busy)
 			evict_overflow(c);
 		if (flush) {
 			next_flush = now + FLUSH_MS * NS_PER_MS;

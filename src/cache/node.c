@@ -42,6 +42,7 @@ struct node *node_new(struct cache *c, uint64_t id, const struct object_row *row
 	n->fd = -1;
 	n->state = NODE_COMPLETE;
 	list_init(&n->pending_link);
+	list_init(&n->mapped_link);
 	map_add(&c->nodes, &n->by_id, id);
 	return n;
 }

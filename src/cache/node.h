@@ -62,13 +62,15 @@ struct node {
 	bool shown;	      /* its commit has been seen, publish_done() is still to come */
 	bool killed;	      /* a writer of it died by a signal */
 	bool unpublished;     /* publishing failed for want of disk space; holds a reference */
+	bool mappable; /* a descriptor that the kernel serves alone may have been mapped for writing */
 	bool atime_dirty;
 	bool linger; /* renamed over: its bytes stay while the kernel knows it, an open may be on its way */
 	bool counted; /* its handles keep the object busy in the policy */
 	uint64_t
 		closing_until_ns; /* a writer has flushed: lookups wait for its release until then */
 	struct place at;	  /* its place in a prompt */
-	struct pending *pending;  /* the name it will be published as */
+	struct list mapped_link; /* closed, but mapped: the keeper looks again; holds a reference */
+	struct pending *pending; /* the name it will be published as */
 	struct list pending_link;
 	pid_t writers[NR_WRITERS]; /* threads that opened it for writing; 0: free */
 	bool sum_known;
@@ -140,7 +142,8 @@ struct cache {
 	uint32_t nr_processing;
 	uint64_t nr_handles;
 	uint32_t nr_unpublished; /* versions whose publishing is to be tried again */
-	struct list atimes;	 /* struct atime_note of keeper.c */
+	struct list mapped;
+	struct list atimes; /* struct atime_note of keeper.c */
 	struct cache_stats stats;
 	bool stop;
 	struct cond wake;
@@ -233,6 +236,12 @@ int node_file(struct cache *c, struct node *n) MUST_CHECK EXCLUDES(c->lock);
 /* open.c */
 int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret)
 	MUST_CHECK EXCLUDES(c->lock);
+
+/* finish.c */
+/** finish_version - the last writer of @n is gone: publish it, drop it, or wait for the end of its mappings. */
+void finish_version(struct cache *c, struct node *n) EXCLUDES(c->lock);
+/** finish_mapped - look again after the versions that were mapped. */
+void finish_mapped(struct cache *c) EXCLUDES(c->lock);
 
 /* lookup.c */
 /** closing_until - until when a lookup may wait for a writer that is closing a new version of @object; 0: none. */

@@ -98,6 +98,7 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 	} else if (h->write) {
 		n->opened = true;
 		n->by_user |= who.uid != 0;
+		n->mappable |= h->direct && (flags & O_ACCMODE) == O_RDWR;
 		if (n->state == NODE_PROCESSING)
 			writer_add(n, who.tid);
 		n->closing_until_ns = 0;
@@ -348,6 +349,11 @@ int handle_fd(struct handle *h)
 	return h->node->fd;
 }
 
+int handle_share(struct cache *c, const struct handle *h, int *ret)
+{
+	return memory_get(c->memory, node_id(h->node), O_RDONLY, ret);
+}
+
 int handle_fd_write(struct cache *c, struct handle *h, int *ret)
 {
 	int r = version_bytes(c, h->node);
@@ -385,44 +391,6 @@ int cache_flush(struct cache *c, struct caller who, struct handle *h)
 	if (too_large)
 		return -EFBIG;
 	return building ? meta_healthy(c->meta) : 0;
-}
-
-/* The last writer of a version under construction is gone. */
-static void finish_version(struct cache *c, struct node *n)
-{
-	mutex_lock(&c->lock);
-	bool drop = n->killed || (!n->new_object && !n->truncated && !n->written);
-
-	if (n->killed)
-		c->stats.killed++;
-	if (drop)
-		version_give_up(c, n);
-	mutex_unlock(&c->lock);
-	if (drop)
-		return;
-	int r = publish(c, n, &(struct publish_at){ 0 });
-
-	if (r == 0 || r == -EALREADY)
-		return;
-	mutex_lock(&c->lock);
-	if (r == -ENOSPC || r == -EIO) { /* nothing is lost: the keeper tries again */
-		log_msg(LOG_ERR, "cache: cannot publish, will try again gen=%" PRIu64 " err=%d",
-			node_id(n), -r);
-		n->closing_until_ns = 0;
-		if (!n->unpublished) {
-			n->unpublished = true;
-			n->refs++;
-			c->nr_unpublished++;
-		}
-		cond_signal(&c->wake);
-	} else {
-		log_msg(LOG_INFO,
-			"cache: not published: too large, or its name taken or gone gen=%" PRIu64
-			" err=%d",
-			node_id(n), -r);
-		version_give_up(c, n);
-	}
-	mutex_unlock(&c->lock);
 }
 
 /* A file that was changed where it is: what memory and metadata know of its size follows. */

@@ -144,7 +144,7 @@ static int make_bytes(struct cache *c, struct node *v, uint64_t base, int *ret)
 	int r = base ? room_for(c, 0) : 0;
 
 	if (r == 0 && base)
-		r = memory_get(c->memory, base, &from);
+		r = memory_get(c->memory, base, O_RDONLY, &from);
 	if (r == 0)
 		r = memory_create(c->memory, node_id(v), &fd);
 	if (r == 0 && base)
@@ -211,7 +211,7 @@ int node_file(struct cache *c, struct node *n)
 		return 0;
 	if (fresh)
 		return version_bytes(c, n);
-	int r = memory_get(c->memory, gen, &fd);
+	int r = memory_get(c->memory, gen, O_RDWR, &fd);
 
 	if (r < 0)
 		return r;

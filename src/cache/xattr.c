@@ -5,6 +5,7 @@
 #include "cache/node.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,7 +239,7 @@ static int ensure_sum(struct cache *c, struct node *n)
 	AUTO_CLOSE int fd = -1;
 	struct stat st;
 	uint64_t sum;
-	int r = memory_get(c->memory, node_id(n), &fd);
+	int r = memory_get(c->memory, node_id(n), O_RDONLY, &fd);
 
 	mutex_lock(&c->lock);
 	bool complete = n->state == NODE_COMPLETE;

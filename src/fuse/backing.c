@@ -3,6 +3,8 @@
  * name the same backing id, or fails with EBUSY. */
 #include "fuse/fs.h"
 
+#include "base/cleanup.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -48,27 +50,31 @@ void backings_free(struct fs_backings *t)
 }
 
 #if HAVE_FUSE_PASSTHROUGH
-static int add(struct fs_backings *t, fuse_req_t req, uint64_t node, int fd) REQUIRES(t->lock)
+static int add(struct fs_session *s, fuse_req_t req, const struct handle *h)
+	REQUIRES(s->backings->lock)
 {
+	AUTO_CLOSE int fd = -1;
 	struct backing *b = calloc(1, sizeof *b);
+	int r = b ? handle_share(s->cache, h, &fd) : -ENOMEM;
 
-	if (!b)
-		return -ENOMEM;
-	errno = EOPNOTSUPP;
-	b->id = fuse_passthrough_open(req, fd);
-	if (b->id <= 0) {
-		int r = -errno;
-
+	if (r == 0) {
+		errno = EOPNOTSUPP;
+		b->id = fuse_passthrough_open(req, fd);
+		r = b->id > 0 ? 0 : -errno;
+	}
+	if (r < 0) {
 		free(b);
 		return r;
 	}
 	b->refs = 1;
-	map_add(&t->map, &b->by_node, node);
+	map_add(&s->backings->map, &b->by_node, handle_node(h));
 	return b->id;
 }
 
-int backing_get(struct fs_backings *t, fuse_req_t req, uint64_t node, int fd)
+int backing_get(struct fs_session *s, fuse_req_t req, const struct handle *h)
 {
+	struct fs_backings *t = s->backings;
+	uint64_t node = handle_node(h);
 	int id;
 
 	mutex_lock(&t->lock);
@@ -80,7 +86,7 @@ int backing_get(struct fs_backings *t, fuse_req_t req, uint64_t node, int fd)
 		b->refs++;
 		id = b->id;
 	} else {
-		id = add(t, req, node, fd);
+		id = add(s, req, h);
 	}
 	mutex_unlock(&t->lock);
 	return id;
@@ -100,8 +106,7 @@ void backing_put(struct fs_backings *t, fuse_req_t req, uint64_t node)
 	mutex_unlock(&t->lock);
 }
 #else
-int backing_get(struct fs_backings *t UNUSED, fuse_req_t req UNUSED, uint64_t node UNUSED,
-		int fd UNUSED)
+int backing_get(struct fs_session *s UNUSED, fuse_req_t req UNUSED, const struct handle *h UNUSED)
 {
 	return -EOPNOTSUPP;
 }

@@ -68,8 +68,8 @@ void *handles_del(struct fs_handles *t, uint64_t fh);
 /* backing.c: one backing id for all passthrough opens of a node at a time, as the kernel demands. */
 int backings_new(struct fs_backings **ret) MUST_CHECK;
 void backings_free(struct fs_backings *t);
-/** backing_get - the backing id of @node, registered from @fd when it has none. Returns it (> 0), or -errno. */
-int backing_get(struct fs_backings *t, fuse_req_t req, uint64_t node, int fd);
+/** backing_get - the backing id of the handle's node, registered when it has none. Returns it (> 0), or -errno. */
+int backing_get(struct fs_session *s, fuse_req_t req, const struct handle *h);
 void backing_put(struct fs_backings *t, fuse_req_t req, uint64_t node);
 
 /* guard.c: that the end of this process is the end of the connection, whatever its threads wait for. */

@@ -15,7 +15,7 @@ static int go_direct(struct fs_session *s, fuse_req_t req, struct handle *h,
 #if HAVE_FUSE_PASSTHROUGH
 	if (!s->features.passthrough || !handle_direct(h))
 		return 0;
-	int id = backing_get(s->backings, req, handle_node(h), handle_fd(h));
+	int id = backing_get(s, req, h);
 
 	if (id < 0)
 		return id;

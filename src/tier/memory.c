@@ -131,14 +131,24 @@ int memory_create(struct memory_tier *t, uint64_t gen, int *ret_fd)
 	return 0;
 }
 
-int memory_get(struct memory_tier *t, uint64_t gen, int *ret_fd)
+int memory_get(struct memory_tier *t, uint64_t gen, int access, int *ret_fd)
 {
-	int fd = openat(t->dir_fd, file_name(gen).s, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOATIME);
+	int fd = openat(t->dir_fd, file_name(gen).s, access | O_CLOEXEC | O_NOFOLLOW | O_NOATIME);
 
 	if (fd < 0)
 		return -errno;
 	*ret_fd = fd;
 	return 0;
+}
+
+/* check_conflicting_open() in fs/locks.c: no read lease while the inode has writers. Whoever opens the file for writing in the
+ * moment that the lease is held waits for its end; SIGIO, which tells the holder, is blocked (daemon.c). */
+bool memory_has_writers(int fd)
+{
+	if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0)
+		return errno == EAGAIN;
+	(void)fcntl(fd, F_SETLEASE, F_UNLCK);
+	return false;
 }
 
 int memory_stat(struct memory_tier *t, uint64_t gen, struct stat *ret)

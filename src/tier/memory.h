@@ -29,8 +29,11 @@ void memory_close(struct memory_tier *t);
 
 /** memory_create - a new, empty file for @gen; the descriptor (O_RDWR) is the caller's. -EEXIST, -ENOSPC, -EMFILE. */
 int memory_create(struct memory_tier *t, uint64_t gen, int *ret_fd) MUST_CHECK;
-/** memory_get - open @gen's file O_RDWR. -ENOENT when there is none. */
-int memory_get(struct memory_tier *t, uint64_t gen, int *ret_fd) MUST_CHECK;
+/** memory_get - open @gen's file, @access: O_RDONLY or O_RDWR. -ENOENT when there is none. */
+int memory_get(struct memory_tier *t, uint64_t gen, int access, int *ret_fd) MUST_CHECK;
+/** memory_has_writers - whether anybody has the file behind @fd (O_RDONLY) open for writing: a mapping of such a descriptor
+ * counts as well, in whatever process, also when the descriptor is closed. False where that cannot be told. */
+bool memory_has_writers(int fd);
 /** memory_stat - size, allocated blocks and times of @gen's file. -ENOENT. */
 int memory_stat(struct memory_tier *t, uint64_t gen, struct stat *ret) MUST_CHECK;
 /** memory_remove - unlink it; open descriptors keep the bytes. A file that is not there is no error. */
