@@ -452,6 +452,20 @@ def test_name_appears_with_all_that_was_stored_when_the_last_mapping_goes(any_mo
     os.close(reader)
 
 
+@pytest.mark.concurrency
+def test_mode_set_while_a_version_is_being_published_is_kept(mount, other):
+    """Closing has returned before the version is published; the mode is set at some moment of that."""
+    names = [mount.path / f"key{n}" for n in range(600)]
+    for n, name in enumerate(names):
+        os.close(os.open(name, WRITE_NEW, 0o600))
+        for _ in range(n % 150):
+            os.getppid()
+        os.chmod(name, 0o644)
+    assert {other.os.stat(name).st_mode & 0o777 for name in names} == {0o644}
+    mount.restart()
+    assert {os.stat(name).st_mode & 0o777 for name in names} == {0o644}
+
+
 def test_unfinished_version_is_kept_from_who_comes_upon_it_without_its_name(any_mount, other, spawn):
     """As those do who look a cached miss up while the create replaces it."""
     fd = begin(other, any_mount.path / "key")
