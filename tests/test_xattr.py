@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extended attributes: what the daemon tells, what may be set, what is stored."""
+import contextlib
 import errno
 import json
 import os
+import sqlite3
 import subprocess
 
 import kv
@@ -229,3 +231,66 @@ def test_attributes_go_with_the_key_and_not_with_the_name(mount, key):
     kv.put(mount.path / "moved", b"")
     with kv.fails(errno.ENODATA):
         os.getxattr(mount.path / "moved", "user.x")
+
+
+def stored_rows(mount):
+    with contextlib.closing(sqlite3.connect(f"file:{mount.state}/kvcachefs.db?mode=ro", uri=True)) as db:
+        return db.execute("SELECT count(*) FROM xattr").fetchone()[0]
+
+
+def test_attributes_of_an_unfinished_file_are_its_own_writers(mount, other):
+    path = mount.path / "key"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.setxattr(fd, "user.a", b"1", os.XATTR_CREATE)
+    with kv.fails(errno.EEXIST):
+        os.setxattr(path, "user.a", b"2", os.XATTR_CREATE)
+    os.setxattr(path, "user.a", b"22", os.XATTR_REPLACE)
+    with kv.fails(errno.ENODATA):
+        os.setxattr(path, "user.b", b"2", os.XATTR_REPLACE)
+    os.setxattr(path, "user.b", b"")
+    with kv.fails(errno.ENODATA):
+        os.removexattr(path, "user.c")
+    assert {"user.a", "user.b"} <= set(os.listxattr(path))
+    os.removexattr(path, "user.b")
+    assert "user.b" not in os.listxattr(fd)
+    assert os.getxattr(path, "user.a") == b"22"
+    assert stored_rows(mount) == 0
+    os.close(fd)
+    assert other.os.getxattr(path, "user.a") == b"22"
+    assert not any(name == "user.b" for name in other.os.listxattr(path))
+
+
+def test_attributes_of_a_file_that_was_given_up_leave_nothing(mount, other):
+    for name in ("killed", "removed"):
+        fd = other.os.open(mount.path / name, os.O_WRONLY | os.O_CREAT)
+        other.os.setxattr(fd, "user.note", b"x" * 1000)
+    other.os.unlink(mount.path / "removed")
+    other.kill()
+    kv.eventually(lambda: kv.counter(mount.path, "kvcachefs_processing") == 0, what="both are given up")
+    assert stored_rows(mount) == 0
+
+
+def test_attributes_stay_with_a_version_that_is_published_over_another_object(mount, other):
+    path = mount.path / "key"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(fd, b"mine")
+    os.setxattr(fd, "user.note", b"mine")
+    other.kv.put(f"{path}.new", b"theirs")
+    other.os.rename(f"{path}.new", path)
+    os.close(fd)
+    kv.eventually(lambda: other.kv.get(path) == b"mine", what="the last close is published")
+    assert other.os.getxattr(path, "user.note") == b"mine"
+    assert stored_rows(mount) == 1
+
+
+@pytest.mark.concurrency
+def test_attribute_set_while_a_file_is_being_published_is_kept(mount, other):
+    """Closing has returned before the file is published."""
+    names = [mount.path / f"key{n}" for n in range(300)]
+    for n, name in enumerate(names):
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT))
+        for _ in range(n % 100):
+            os.getppid()
+        os.setxattr(name, "user.n", b"%d" % n)
+    for n, name in enumerate(names):
+        assert other.os.getxattr(name, "user.n") == b"%d" % n

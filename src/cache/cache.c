@@ -167,6 +167,7 @@ static void drop_nodes(struct cache *c)
 			struct node *n = map_entry(c->nodes.slots[i], struct node, by_id);
 
 			c->nodes.slots[i] = n->by_id.next;
+			xattrs_clear(&n->xattrs);
 			free(n);
 		}
 	}

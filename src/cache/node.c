@@ -43,6 +43,7 @@ struct node *node_new(struct cache *c, uint64_t id, const struct object_row *row
 	n->state = NODE_COMPLETE;
 	list_init(&n->pending_link);
 	list_init(&n->mapped_link);
+	list_init(&n->xattrs);
 	map_add(&c->nodes, &n->by_id, id);
 	return n;
 }
@@ -80,6 +81,7 @@ void node_settle(struct cache *c, struct node *n)
 		return;
 	base_drop(c, n);
 	map_del(&c->nodes, &n->by_id);
+	xattrs_clear(&n->xattrs);
 	free(n);
 }
 

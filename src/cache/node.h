@@ -12,6 +12,7 @@
 #include "cache/placement.h"
 #include "cache/policy.h"
 #include "cache/run.h"
+#include "cache/xattrs.h"
 #include "meta/meta.h"
 #include "tier/memory.h"
 
@@ -70,6 +71,9 @@ struct node {
 		closing_until_ns; /* a writer has flushed: lookups wait for its release until then */
 	struct place at;	  /* its place in a prompt */
 	struct list mapped_link; /* closed, but mapped: the keeper looks again; holds a reference */
+	/* Attributes of a new object until its publication writes them; changed in runs of the metadata's writer alone. */
+	struct list xattrs;
+	uint64_t committing; /* as which object, from a publication's run to its done; 0: none */
 	struct pending *pending; /* the name it will be published as */
 	struct list pending_link;
 	pid_t writers[NR_WRITERS]; /* threads that opened it for writing; 0: free */
@@ -242,6 +246,12 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 void finish_version(struct cache *c, struct node *n) EXCLUDES(c->lock);
 /** finish_mapped - look again after the versions that were mapped. */
 void finish_mapped(struct cache *c) EXCLUDES(c->lock);
+
+/** xattrs_pending - whether the node's attributes are in its list and not in the metadata. */
+static inline bool xattrs_pending(const struct node *n)
+{
+	return n->state == NODE_PROCESSING && n->new_object;
+}
 
 /* lookup.c */
 /** closing_until - until when a lookup may wait for a writer that is closing a new version of @object; 0: none. */

@@ -136,6 +136,19 @@ static int put_new(struct meta_db *db, struct publish_op *p)
 	return r;
 }
 
+static int put_xattrs(struct meta_db *db, const struct publish_op *p)
+{
+	const struct list *all = &p->v->xattrs;
+	int r = 0;
+
+	for (struct list *at = all->next; at != all && r == 0; at = at->next) {
+		const struct xattr *x = list_entry(at, struct xattr, link);
+
+		r = meta_xattr_set(db, p->row.id, x->name, x->value, x->len);
+	}
+	return r;
+}
+
 static int publish_run(struct meta_db *db, struct meta_op *op)
 {
 	struct publish_op *p = (struct publish_op *)op;
@@ -166,6 +179,13 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 		r = remove_from(db, p);
 	if (r == 0)
 		r = exists ? put_over(db, p) : put_new(db, p);
+	if (r == 0)
+		r = put_xattrs(db, p);
+	if (r == 0) {
+		mutex_lock(&c->lock);
+		p->v->committing = p->row.id;
+		mutex_unlock(&c->lock);
+	}
 	return r;
 }
 
@@ -217,9 +237,13 @@ static void publish_done(struct meta_op *op, int r)
 	struct cache *c = p->c;
 	struct node *v = p->v;
 
-	if (r < 0)
-		return;
 	mutex_lock(&c->lock);
+	v->committing = 0;
+	if (r < 0) {
+		mutex_unlock(&c->lock);
+		return;
+	}
+	xattrs_clear(&v->xattrs);
 	pending_leave(c, v);
 	keep_late_changes(c, p);
 	v->state = NODE_COMPLETE;

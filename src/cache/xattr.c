@@ -321,6 +321,30 @@ static int check_name(const char *name, const char **ret_own)
 	return 0;
 }
 
+static int get_stored(struct cache *c, struct node *n, const char *name, char *buf, size_t cap,
+		      size_t *ret_len)
+{
+	struct meta_db *db;
+	int r = -ENODATA;
+
+	mutex_lock(&c->lock);
+	bool pending = xattrs_pending(n);
+	const struct xattr *x = pending ? xattrs_find(&n->xattrs, name) : NULL;
+	uint64_t object = n->row.id;
+
+	if (x)
+		r = give(x->value, x->len, buf, cap, ret_len);
+	mutex_unlock(&c->lock);
+	if (pending)
+		return r;
+	r = meta_read_begin(c->meta, &db);
+	if (r == 0) {
+		r = meta_xattr_get(db, object, name, buf, cap, ret_len);
+		meta_read_end(c->meta, db);
+	}
+	return r;
+}
+
 int cache_getxattr(struct cache *c, uint64_t node, const char *name, char *buf, size_t cap,
 		   size_t *ret_len)
 {
@@ -330,53 +354,83 @@ int cache_getxattr(struct cache *c, uint64_t node, const char *name, char *buf, 
 	if (r < 0)
 		return r;
 	struct node *n = node_get(c, node);
-	struct meta_db *db;
 
 	if (!n)
 		return -ESTALE;
-	if (own) {
+	if (own)
 		r = get_own(c, n, own, buf, cap, ret_len);
-	} else {
-		r = meta_read_begin(c->meta, &db);
-		if (r == 0) {
-			r = meta_xattr_get(db, n->row.id, name, buf, cap, ret_len);
-			meta_read_end(c->meta, db);
-		}
-	}
+	else
+		r = get_stored(c, n, name, buf, cap, ret_len);
 	node_put(c, n);
 	return r;
 }
 
 struct xattr_op {
 	struct meta_op op;
-	uint64_t object;
+	struct cache *c;
+	struct node *n;
 	const char *name;
 	const void *value; /* NULL: remove */
 	size_t len;
 	int flags;
-	bool building;
+	bool listed; /* done to the node's list; a run may be repeated */
 };
 
+static int check_flags(const struct xattr_op *x, bool exists)
+{
+	if (exists && (x->flags & XATTR_CREATE))
+		return -EEXIST;
+	if (!exists && (!x->value || (x->flags & XATTR_REPLACE)))
+		return -ENODATA;
+	return 0;
+}
+
+static int change_list(struct xattr_op *x) REQUIRES(x->c->lock)
+{
+	struct list *l = &x->n->xattrs;
+	int r = x->listed ? 0 : check_flags(x, xattrs_find(l, x->name) != NULL);
+
+	if (r == 0 && !x->listed)
+		r = x->value ? xattrs_set(l, x->name, x->value, x->len) : xattrs_del(l, x->name);
+	x->listed = r == 0;
+	return r;
+}
+
+static int change_rows(struct meta_db *db, struct xattr_op *x, uint64_t object)
+{
+	struct object_row row;
+	size_t len;
+	int r = meta_object_get(db, object, &row);
+
+	if (r < 0)
+		return r;
+	r = meta_xattr_get(db, object, x->name, NULL, 0, &len);
+	if (r < 0 && r != -ENODATA)
+		return r;
+	r = x->listed ? 0 : check_flags(x, r == 0);
+	if (r < 0)
+		return r;
+	if (x->value)
+		return meta_xattr_set(db, object, x->name, x->value, x->len);
+	r = meta_xattr_del(db, object, x->name);
+	return r == -ENODATA && x->listed ? 0 : r;
+}
+
+/* Nothing of an unfinished object is in the metadata, unless this comes between its publication's run and done. */
 static int xattr_run(struct meta_db *db, struct meta_op *op)
 {
 	struct xattr_op *x = (struct xattr_op *)op;
-	struct object_row row;
-	size_t len;
-	int r = meta_object_get(db, x->object, &row);
+	struct cache *c = x->c;
+	int r = 0;
 
-	/* An unfinished new object has no row yet. */
-	if (r < 0 && !(r == -ENOENT && x->building))
-		return r;
-	r = meta_xattr_get(db, x->object, x->name, NULL, 0, &len);
-	if (r < 0 && r != -ENODATA)
-		return r;
-	if (!x->value)
-		return r < 0 ? r : meta_xattr_del(db, x->object, x->name);
-	if (r == 0 && (x->flags & XATTR_CREATE))
-		return -EEXIST;
-	if (r == -ENODATA && (x->flags & XATTR_REPLACE))
-		return -ENODATA;
-	return meta_xattr_set(db, x->object, x->name, x->value, x->len);
+	mutex_lock(&c->lock);
+	bool pending = xattrs_pending(x->n);
+	uint64_t object = pending ? x->n->committing : x->n->row.id;
+
+	if (pending)
+		r = change_list(x);
+	mutex_unlock(&c->lock);
+	return r == 0 && object ? change_rows(db, x, object) : r;
 }
 
 static int set_placement(struct cache *c, struct node *n, struct xattr_op *x, enum placement_key k)
@@ -452,10 +506,8 @@ static int change(struct cache *c, uint64_t node, struct xattr_op *x)
 
 	if (!n)
 		return -ESTALE;
-	mutex_lock(&c->lock);
-	x->building = n->state == NODE_PROCESSING;
-	x->object = n->row.id;
-	mutex_unlock(&c->lock);
+	x->c = c;
+	x->n = n;
 	if (own)
 		r = change_own(c, n, x, own);
 	else if (!S_ISREG(n->row.mode) && !S_ISDIR(n->row.mode))
@@ -513,6 +565,7 @@ int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_
 	struct node *n = node_get(c, node);
 	struct meta_db *db;
 	char name[64];
+	int r = 0;
 
 	if (!n)
 		return -ESTALE;
@@ -525,10 +578,17 @@ int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_
 			       placement_name((enum placement_key)k));
 		(void)list_name(&l, name);
 	}
-	int r = meta_read_begin(c->meta, &db);
+	mutex_lock(&c->lock);
+	bool pending = xattrs_pending(n);
+	uint64_t object = n->row.id;
 
-	if (r == 0) {
-		r = meta_xattr_scan(db, n->row.id, list_stored, &l);
+	for (struct list *at = n->xattrs.next; pending && at != &n->xattrs; at = at->next)
+		(void)list_name(&l, list_entry(at, struct xattr, link)->name);
+	mutex_unlock(&c->lock);
+	if (!pending)
+		r = meta_read_begin(c->meta, &db);
+	if (!pending && r == 0) {
+		r = meta_xattr_scan(db, object, list_stored, &l);
 		meta_read_end(c->meta, db);
 	}
 	node_put(c, n);
