@@ -319,3 +319,24 @@ def test_overwrite_of_a_key_that_has_just_gone_ends_with_the_create(any_mount, k
     kv.put(key, OLD)
     assert kv.get(key) == OLD and other.kv.get(key) == OLD
     os.close(reader)
+
+
+@pytest.mark.parametrize("how", [os.rename, os.link])
+def test_key_open_for_writing_and_not_written_keeps_its_bytes_under_a_new_name(any_mount, key, other, how):
+    fd = os.open(key, os.O_RDWR)
+    how(key, f"{key}.new")
+    assert other.kv.get(f"{key}.new") == OLD
+    os.close(fd)
+    assert other.kv.get(f"{key}.new") == OLD and kv.get(f"{key}.new") == OLD
+    any_mount.restart()
+    assert kv.get(f"{key}.new") == OLD
+
+
+def test_change_that_begins_after_somebody_elses_overwrite_has_its_own_old_bytes(any_mount, key, other):
+    fd = os.open(key, os.O_RDWR)
+    other.kv.put(key, NEW)
+    assert other.kv.get(key) == NEW
+    assert os.pread(fd, len(OLD), 0) == OLD
+    assert os.pwrite(fd, b"changed", 0) == 7
+    os.close(fd)
+    kv.eventually(lambda: other.kv.get(key) == b"changed" + OLD[7:], what="the last close is what counts")

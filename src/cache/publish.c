@@ -312,6 +312,14 @@ int publish(struct cache *c, struct node *v, const struct publish_at *at)
 	char *own_name = NULL;
 
 	mutex_lock(&c->lock);
+	bool shares = v->state == NODE_PROCESSING && v->base_gen; /* nobody has written to it */
+
+	mutex_unlock(&c->lock);
+	int r = shares ? version_bytes(c, v) : 0;
+
+	if (r < 0)
+		return r;
+	mutex_lock(&c->lock);
 	if (!at->name.s && v->pending) {
 		p.parent = v->pending->parent;
 		own_name = strndup(v->pending->name, v->pending->len);
@@ -325,8 +333,7 @@ int publish(struct cache *c, struct node *v, const struct publish_at *at)
 	p.hash = name_hash(c->seed, p.name);
 	if (p.from)
 		p.from_hash = name_hash(c->seed, p.from->name);
-	int r = meta_submit(c->meta, &p.op);
-
+	r = meta_submit(c->meta, &p.op);
 	if (r == 0 && p.late && row_store(c, v) < 0)
 		log_msg(LOG_WARNING, "cache: attributes not recorded gen=%" PRIu64, node_id(v));
 	if (r == 0) {

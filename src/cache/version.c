@@ -137,6 +137,21 @@ static int copy_bytes(int from, int to)
 	return lseek(to, 0, SEEK_SET) < 0 ? -errno : 0;
 }
 
+/* A handle may have the version before open; its file may have no name any more. */
+static int open_base(struct cache *c, struct node *v, uint64_t base, int *ret)
+{
+	int fd = -1;
+
+	mutex_lock(&c->lock);
+	if (v->fd >= 0)
+		fd = fcntl(v->fd, F_DUPFD_CLOEXEC, 0);
+	mutex_unlock(&c->lock);
+	if (fd < 0)
+		return memory_get(c->memory, base, O_RDONLY, ret);
+	*ret = fd;
+	return 0;
+}
+
 static int make_bytes(struct cache *c, struct node *v, uint64_t base, int *ret)
 {
 	AUTO_CLOSE int from = -1;
@@ -144,7 +159,7 @@ static int make_bytes(struct cache *c, struct node *v, uint64_t base, int *ret)
 	int r = base ? room_for(c, 0) : 0;
 
 	if (r == 0 && base)
-		r = memory_get(c->memory, base, O_RDONLY, &from);
+		r = open_base(c, v, base, &from);
 	if (r == 0)
 		r = memory_create(c->memory, node_id(v), &fd);
 	if (r == 0 && base)
