@@ -196,6 +196,7 @@ void cache_settle(struct cache *c)
 		(void)cond_wait_until(&c->settled, &c->lock, until);
 	for (struct node *n = find_closing(c); n; n = find_closing(c))
 		n->closing_until_ns = 0; /* flushed, but still open */
+	c->ending = true;
 	mutex_unlock(&c->lock);
 }
 
@@ -211,7 +212,8 @@ static void publish_closed(struct cache *c)
 			n->closing_until_ns = 0;
 			n->refs++;
 		}
-		bool keep = n && (n->new_object || n->truncated || n->written);
+		bool keep = n && (n->new_object || n->truncated || n->written) &&
+			    list_empty(&n->mapped_link);
 
 		mutex_unlock(&c->lock);
 		if (!n)
@@ -235,6 +237,7 @@ void cache_close(struct cache *c)
 	thread_join(&c->keeper);
 	c->hooks = (struct cache_hooks){ 0 };
 	if (c->runs) {
+		finish_mapped(c);
 		publish_closed(c);
 		keeper_flush(c);
 	}

@@ -39,16 +39,11 @@ static int lookup_pending(struct cache *c, struct caller who, struct pending *p,
 		node_entry(c, own, 0, ret);
 		return 1;
 	}
-	for (struct list *at = p->versions.next; wait && at != &p->versions; at = at->next) {
-		struct node *v = list_entry(at, struct node, pending_link);
-
-		if (v->closing_until_ns > now) {
-			*ret_deadline_ns = v->closing_until_ns;
-			c->stats.lookup_waits++;
-			return -EINPROGRESS;
-		}
-	}
-	return 0;
+	if (!wait || pending_closing(p) <= now)
+		return 0;
+	*ret_deadline_ns = pending_closing(p);
+	c->stats.lookup_waits++;
+	return -EINPROGRESS;
 }
 
 static uint64_t id_of(const struct object_row *row)
@@ -163,8 +158,8 @@ uint64_t closing_until(struct cache *c, uint64_t object)
 		for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
 			struct pending *p = map_entry(m, struct pending, by_name);
 
-			if (p->object == object && pending_newest(p)->closing_until_ns)
-				return pending_newest(p)->closing_until_ns;
+			if (p->object == object && pending_closing(p))
+				return pending_closing(p);
 		}
 	}
 	return 0;
@@ -280,8 +275,8 @@ void cache_settle_dir(struct cache *c, uint64_t node)
 			for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
 				struct pending *p = map_entry(m, struct pending, by_name);
 
-				waiting |= p->parent == node &&
-					   pending_newest(p)->closing_until_ns > clock_mono_ns();
+				waiting |=
+					p->parent == node && pending_closing(p) > clock_mono_ns();
 			}
 		}
 		if (waiting)

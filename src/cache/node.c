@@ -317,6 +317,19 @@ struct node *pending_shared(struct pending *p)
 	return NULL;
 }
 
+uint64_t pending_closing(const struct pending *p)
+{
+	uint64_t until = 0;
+
+	for (struct list *at = p->versions.next; at != &p->versions; at = at->next) {
+		struct node *v = list_entry(at, struct node, pending_link);
+
+		if (v->closing_until_ns > until)
+			until = v->closing_until_ns;
+	}
+	return until;
+}
+
 struct node *pending_newest(struct pending *p)
 {
 	return list_entry(p->versions.prev, struct node, pending_link);

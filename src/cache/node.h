@@ -149,6 +149,7 @@ struct cache {
 	struct list mapped;
 	struct list atimes; /* struct atime_note of keeper.c */
 	struct cache_stats stats;
+	bool ending; /* a writer that flushes now may not get to its release */
 	bool stop;
 	struct cond wake;
 	struct cond settled; /* a version has left its name */
@@ -190,6 +191,8 @@ struct node *pending_own(struct pending *p, pid_t tid);
 /** pending_shared - a version that a writer without O_TRUNC may join, or NULL. */
 struct node *pending_shared(struct pending *p);
 struct node *pending_newest(struct pending *p);
+/** pending_closing - until when lookups may wait for a writer of @p that has flushed; 0: none has. */
+uint64_t pending_closing(const struct pending *p);
 void writer_add(struct node *v, pid_t tid);
 /** node_hidden - whether @n is an unfinished version that @who, who is not its writer, has come upon. */
 bool node_hidden(struct cache *c, struct node *n, struct caller who) EXCLUDES(c->lock);

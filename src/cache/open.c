@@ -385,7 +385,9 @@ int cache_flush(struct cache *c, struct caller who, struct handle *h)
 	bool too_large =
 		building && n->pending && (uint64_t)a.st.st_blocks * 512 > c->cfg.ram_bytes;
 
-	if (building && n->pending && !killed && !too_large)
+	if (killed || too_large)
+		n->closing_until_ns = 0;
+	else if (building && n->pending && !c->ending)
 		n->closing_until_ns = clock_mono_ns() + c->cfg.publish_wait_ns;
 	mutex_unlock(&c->lock);
 	if (too_large)
