@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishing: a name that is visible has all its bytes. The reader is this process, the writer another one."""
+import contextlib
 import errno
 import os
+import pathlib
 import signal
+import sqlite3
 import subprocess
 import threading
 
@@ -485,3 +488,41 @@ def test_child_works_on_the_unfinished_file_that_it_has_inherited(any_mount):
     said = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout
     assert said == b"10\nsome bytes"
     assert kv.get(path) == b"some bytes"
+
+
+@contextlib.contextmanager
+def commits_held_up(mount, spawn):
+    """A transaction of somebody else: the daemon's next one waits for it, and those that come meanwhile are one batch."""
+    directory, somebody = mount.mkdir("held"), spawn()
+    database = sqlite3.connect(mount.state / "kvcachefs.db", isolation_level=None)
+    database.execute("BEGIN IMMEDIATE")
+    somebody.begin("os.mkdir", directory / "first")
+    tasks = pathlib.Path(f"/proc/{mount.process.pid}/task")
+    kv.eventually(lambda: any("nanosleep" in path.read_text() for path in tasks.glob("*/wchan")), what="SQLite waits")
+    yield
+    database.close()
+    somebody.result()
+
+
+@pytest.mark.concurrency
+@pytest.mark.parametrize("end", ["read", "rename"])
+def test_version_that_comes_to_its_end_twice_at_once_is_published_once(mount, spawn, other, end):
+    """As when its writer goes on with it right after the close."""
+    path, final = mount.path / "key", mount.path / ("key" if end == "read" else "final")
+    nr_open = lambda: kv.counter(mount.path, "open_handles")
+    kv.put(path, b"before")
+    kv.put(final, b"before")
+    fd = begin(other, path, flags=os.O_WRONLY | os.O_TRUNC)
+    with commits_held_up(mount, spawn):
+        other.os.close(fd)
+        kv.eventually(lambda: nr_open() == 0, what="the first publishing is under way")
+        if end == "read":
+            assert other.kv.get(path) == DATA
+        else:
+            other.begin("os.rename", path, final)
+        kv.eventually(lambda: nr_open() == 0, what="the second publishing is under way")
+    if end == "rename":
+        other.result()
+    assert spawn().kv.get(final) == DATA
+    mount.restart("kill9")
+    assert kv.get(final) == DATA

@@ -73,7 +73,8 @@ struct node {
 	struct list mapped_link; /* closed, but mapped: the keeper looks again; holds a reference */
 	/* Attributes of a new object until its publication writes them; changed in runs of the metadata's writer alone. */
 	struct list xattrs;
-	uint64_t committing; /* as which object, from a publication's run to its done; 0: none */
+	/* As what the transaction under way publishes it, from its run to its done; else NULL. */
+	const struct object_row *publishing;
 	struct pending *pending; /* the name it will be published as */
 	struct list pending_link;
 	pid_t writers[NR_WRITERS]; /* threads that opened it for writing; 0: free */

@@ -156,7 +156,9 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 	bool exists = false;
 
 	mutex_lock(&c->lock);
-	p->already = p->v->state != NODE_PROCESSING;
+	/* Its last close and a rename may be in one transaction, so that nothing is done yet: the first of them counts. */
+	p->already =
+		p->v->state != NODE_PROCESSING || (p->v->publishing && p->v->publishing != &p->row);
 	p->seen = p->v->row;
 	row_of_version(c, p->v, &p->row);
 	mutex_unlock(&c->lock);
@@ -181,12 +183,12 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 		r = exists ? put_over(db, p) : put_new(db, p);
 	if (r == 0)
 		r = put_xattrs(db, p);
-	if (r == 0) {
-		mutex_lock(&c->lock);
-		p->v->committing = p->row.id;
-		mutex_unlock(&c->lock);
-	}
-	return r;
+	if (r < 0)
+		return r;
+	mutex_lock(&c->lock);
+	p->v->publishing = &p->row;
+	mutex_unlock(&c->lock);
+	return 0;
 }
 
 /* The version before, @old, is no longer what any name means. */
@@ -231,18 +233,11 @@ static void keep_late_changes(struct cache *c UNUSED, struct publish_op *p) REQU
 	p->v->row.pin_until_ns = now.pin_until_ns;
 }
 
-static void publish_done(struct meta_op *op, int r)
+/* The transaction is in the metadata: memory follows. */
+static void published(struct cache *c, struct publish_op *p) REQUIRES(c->lock)
 {
-	struct publish_op *p = (struct publish_op *)op;
-	struct cache *c = p->c;
 	struct node *v = p->v;
 
-	mutex_lock(&c->lock);
-	v->committing = 0;
-	if (r < 0) {
-		mutex_unlock(&c->lock);
-		return;
-	}
 	xattrs_clear(&v->xattrs);
 	pending_leave(c, v);
 	keep_late_changes(c, p);
@@ -270,6 +265,18 @@ static void publish_done(struct meta_op *op, int r)
 		seq_bump(c, p->from->parent, p->from_hash);
 		dir_changed(c, p->from->parent, p->now_ns, 0);
 	}
+}
+
+static void publish_done(struct meta_op *op, int r)
+{
+	struct publish_op *p = (struct publish_op *)op;
+	struct cache *c = p->c;
+
+	mutex_lock(&c->lock);
+	if (p->v->publishing == &p->row)
+		p->v->publishing = NULL;
+	if (r == 0)
+		published(c, p);
 	mutex_unlock(&c->lock);
 }
 

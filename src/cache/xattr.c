@@ -425,7 +425,8 @@ static int xattr_run(struct meta_db *db, struct meta_op *op)
 
 	mutex_lock(&c->lock);
 	bool pending = xattrs_pending(x->n);
-	uint64_t object = pending ? x->n->committing : x->n->row.id;
+	const struct object_row *row = pending ? x->n->publishing : &x->n->row;
+	uint64_t object = row ? row->id : 0;
 
 	if (pending)
 		r = change_list(x);
