@@ -79,10 +79,10 @@ def round_of(daemon, given, number, before):
         plan = load.Plan(daemon.path, seconds=30, readers=given.readers, writers=given.writers, names=given.names,
                          seed=f"{given.seed}/{number}", first_version=number * 1_000_000, journals=journals,
                          evicting=given.evicting, will_crash=True)
-        processes, results = load.start(plan)
+        processes = load.start(plan)
         time.sleep(random.Random(f"{given.seed}/{number}").uniform(0.05, 1.5))  # the random moment
         daemon.kill9()
-        _, faults = load.finish(processes, results)
+        _, faults = load.finish(plan, processes)
         allowed = allowed_versions(journals, before)
     daemon.start()
     found, more = verify(daemon.path, allowed, given.evicting)
