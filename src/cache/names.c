@@ -15,9 +15,12 @@ void dir_changed(struct cache *c, uint64_t dir, int64_t now_ns, int nlink_delta)
 
 	if (!n)
 		return;
+	n->row.nlink += (uint32_t)nlink_delta;
+	if (now_ns <
+	    n->row.ctime_ns) /* somebody saw the entry and has changed the directory's times since */
+		return;
 	n->row.mtime_ns = now_ns;
 	n->row.ctime_ns = now_ns;
-	n->row.nlink += (uint32_t)nlink_delta;
 }
 
 struct node *node_of(struct cache *c, const struct object_row *row)

@@ -392,7 +392,8 @@ int cache_flush(struct cache *c, struct caller who, struct handle *h)
 	mutex_unlock(&c->lock);
 	if (too_large)
 		return -EFBIG;
-	return building ? meta_healthy(c->meta) : 0;
+	/* Who only read has nothing to lose, also when that was the first open of the version. */
+	return building && (h->flags & O_ACCMODE) != O_RDONLY ? meta_healthy(c->meta) : 0;
 }
 
 /* A file that was changed where it is: what memory and metadata know of its size follows. */
