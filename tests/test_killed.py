@@ -4,6 +4,7 @@
 A removal whose lookup waits for a closing writer holds the lock of its directory; being told that a name of the directory changed,
 the kernel waits for that lock, and no signal ends this wait. Nobody may be left hanging.
 """
+import contextlib
 import errno
 import os
 import pathlib
@@ -22,9 +23,10 @@ def tasks(pid, name):
     """The states of a process's threads of this name."""
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
-        comm, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(") ")
-        if comm == name:
-            found.append(rest[0])
+        with contextlib.suppress(OSError):  # it has just ended
+            comm, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(") ")
+            if comm == name:
+                found.append(rest[0])
     return found
 
 

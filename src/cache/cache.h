@@ -182,6 +182,8 @@ int handle_fd_write(struct cache *c, struct handle *h, int *ret) MUST_CHECK;
 int cache_flush(struct cache *c, struct caller who, struct handle *h) MUST_CHECK;
 /** cache_release - the last close: publishes, or gives up. @h is gone. */
 void cache_release(struct cache *c, struct handle *h);
+/** cache_abandon - the mount has gone while the file was open: @h is gone, cache_close() sees to the rest. */
+void cache_abandon(struct handle *h);
 int cache_fsync(struct cache *c, struct handle *h) MUST_CHECK;
 int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_bytes,
 		    uint64_t len_bytes) MUST_CHECK;

@@ -125,15 +125,27 @@ void control_read(struct fs_session *s, fuse_req_t req, uint64_t fh, size_t size
 		return;
 	}
 	size_t at = off < 0 || (size_t)off > t->len ? t->len : (size_t)off;
-	size_t left = t->len - at;
+	size_t len = t->len - at < size ? t->len - at : size;
+	char *copy = malloc(len + 1); /* the release may come before the reply has returned */
 
-	(void)fuse_reply_buf(req, t->s + at, left < size ? left : size);
+	if (!copy) {
+		reply_err(req, -ENOMEM);
+		return;
+	}
+	memcpy(copy, t->s + at, len);
+	(void)fuse_reply_buf(req, copy, len);
+	free(copy);
 }
 
 void control_release(struct fs_session *s, fuse_req_t req, uint64_t fh)
 {
 	free_text(handles_del(s->texts, fh));
 	reply_err(req, 0);
+}
+
+void control_abandon(void *text)
+{
+	free_text(text);
 }
 
 void control_readdir(struct fs_session *s, fuse_req_t req, size_t size, off_t off)

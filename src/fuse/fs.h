@@ -59,7 +59,8 @@ void reply_attr(fuse_req_t req, const struct cache_attr *a);
 /* handle.c: what fuse_file_info.fh stands for: a slot and how often it was used, so that a number that is not ours any
  * more finds nothing. */
 int handles_new(struct fs_handles **ret) MUST_CHECK;
-void handles_free(struct fs_handles *t);
+/** handles_free - @fn frees those that the end of the mount left. */
+void handles_free(struct fs_handles *t, void (*fn)(void *h));
 /** handles_add - the number for @h; 0 when memory is short. handles_get - NULL: no such handle. handles_del - and take it out. */
 uint64_t handles_add(struct fs_handles *t, void *h);
 void *handles_get(struct fs_handles *t, uint64_t fh);
@@ -107,6 +108,8 @@ void control_getattr(struct fs_session *s, fuse_req_t req, uint64_t node);
 void control_open(struct fs_session *s, fuse_req_t req, uint64_t node, struct fuse_file_info *fi);
 void control_read(struct fs_session *s, fuse_req_t req, uint64_t fh, size_t size, off_t off);
 void control_release(struct fs_session *s, fuse_req_t req, uint64_t fh);
+/** control_abandon - an open control file that was never released. */
+void control_abandon(void *text);
 void control_readdir(struct fs_session *s, fuse_req_t req, size_t size, off_t off);
 
 /* ops_name.c, ops_data.c, ops_attr.c */

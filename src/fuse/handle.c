@@ -30,10 +30,14 @@ int handles_new(struct fs_handles **ret)
 	return 0;
 }
 
-void handles_free(struct fs_handles *t)
+void handles_free(struct fs_handles *t, void (*fn)(void *h))
 {
 	if (!t)
 		return;
+	for (uint32_t i = 0; i < t->nr; i++) {
+		if (t->slots[i].h)
+			fn(t->slots[i].h);
+	}
 	mutex_fini(&t->lock);
 	free(t->slots);
 	free(t);

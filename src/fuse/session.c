@@ -276,6 +276,11 @@ void fs_session_stop(struct fs_session *s)
 	end_connection(s);
 }
 
+static void abandon(void *h)
+{
+	cache_abandon(h);
+}
+
 void fs_session_free(struct fs_session *s)
 {
 	if (!s)
@@ -291,8 +296,8 @@ void fs_session_free(struct fs_session *s)
 	if (s->se)
 		fuse_session_destroy(s->se);
 	backings_free(s->backings);
-	handles_free(s->handles);
-	handles_free(s->texts);
+	handles_free(s->handles, abandon);
+	handles_free(s->texts, control_abandon);
 	locks_free(s->locks);
 	free(s->mountpoint);
 	free(s);
