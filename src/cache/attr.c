@@ -87,7 +87,9 @@ static int set_size(struct cache *c, struct caller who, struct node *n, struct h
 		n->state == NODE_COMPLETE && !(n->row.flags & OBJECT_IN_PLACE) && n->nr_write == 0;
 
 	/* By path, of a published version: the change belongs to a version of its own. */
-	if (fixed && (uint64_t)a.st.st_size != size_bytes)
+	if (n->spare)
+		r = spare_claim(c, who, n, O_RDWR);
+	else if (fixed && (uint64_t)a.st.st_size != size_bytes)
 		r = retry_note(c, who, n, O_RDWR, true) ? -ESTALE : -EBUSY;
 	mutex_unlock(&c->lock);
 	if (r < 0 || (fixed && (uint64_t)a.st.st_size == size_bytes))

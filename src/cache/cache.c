@@ -128,6 +128,7 @@ int cache_open(const struct cache_config *cfg, struct cache **ret)
 	list_init(&c->retry_order);
 	list_init(&c->atimes);
 	list_init(&c->mapped);
+	list_init(&c->spares);
 	c->placement_epoch = 1;
 	int r = start(c, cfg);
 
@@ -154,6 +155,7 @@ static void drop_nodes(struct cache *c)
 			n->refs = 1;
 			n->nlookup = 0;
 			n->nr_open = 0;
+			n->base = NULL; /* goes as well */
 			version_give_up(c, n);
 			n->refs = 0;
 			if (S_ISREG(n->row.mode) && n->state == NODE_ORPHAN && n->row.has_memory)
@@ -213,7 +215,7 @@ static void publish_closed(struct cache *c)
 			n->refs++;
 		}
 		bool keep = n && (n->new_object || n->truncated || n->written) &&
-			    list_empty(&n->mapped_link);
+			    list_empty(&n->wait_link);
 
 		mutex_unlock(&c->lock);
 		if (!n)

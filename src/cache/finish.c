@@ -41,7 +41,7 @@ static bool still_mapped(struct cache *c, struct node *n)
 static void wait_for_mapping(struct cache *c, struct node *n) REQUIRES(c->lock)
 {
 	n->refs++;
-	list_add_tail(&c->mapped, &n->mapped_link);
+	list_add_tail(&c->mapped, &n->wait_link);
 	cond_signal(&c->wake);
 }
 
@@ -97,9 +97,9 @@ void finish_mapped(struct cache *c)
 	for (struct list *at = c->mapped.next; at != &c->mapped; at = at->next)
 		nr++;
 	for (; nr > 0; nr--) { /* those that still are go to the end */
-		struct node *n = list_entry(c->mapped.next, struct node, mapped_link);
+		struct node *n = list_entry(c->mapped.next, struct node, wait_link);
 
-		list_del(&n->mapped_link);
+		list_del(&n->wait_link);
 		mutex_unlock(&c->lock);
 		finish_version(c, n);
 		node_put(c, n);

@@ -270,6 +270,7 @@ void keeper_run(void *arg)
 			next_flush = now + FLUSH_MS * NS_PER_MS;
 			keeper_flush(c);
 			publish_again(c);
+			spares_forget(c);
 			trim(c, &nodes);
 		}
 		mutex_lock(&c->lock);

@@ -93,16 +93,16 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 }
 
 /* The caller opened an older node of this object for writing and was sent round: the version that it shall write. */
-static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, struct name name,
-			 const struct object_row *old, struct cache_entry *ret)
+static int lookup_writer(struct cache *c, struct caller who, const struct version_of *what,
+			 struct cache_entry *ret)
 {
-	struct version_of of = { .parent = parent, .name = name, .old = old };
+	struct version_of of = *what;
 	struct node *v = NULL;
 	int r = 0;
 
 	mutex_lock(&c->lock);
 	struct retry *again = retry_find(c, who.tid);
-	struct pending *p = pending_find(c, parent, name_hash(c->seed, name), name);
+	struct pending *p = pending_find(c, of.parent, name_hash(c->seed, of.name), of.name);
 
 	of.truncated = again && (again->flags & O_TRUNC);
 	if (again && again->answer)
@@ -127,6 +127,30 @@ static int lookup_writer(struct cache *c, struct caller who, uint64_t parent, st
 	mutex_unlock(&c->lock);
 	node_put(c, v);
 	return 0;
+}
+
+/* Somebody, perhaps this caller, was sent round to write to the object. */
+static int lookup_spare(struct cache *c, struct caller who, const struct version_of *of,
+			struct cache_entry *ret)
+{
+	struct node *v = NULL;
+	int r = version_new(c, who, of, &v);
+
+	if (r < 0)
+		return r;
+	mutex_lock(&c->lock);
+	v->spare = true;
+	list_add_tail(&c->spares, &v->wait_link);
+	node_entry(c, v, 0, ret);
+	mutex_unlock(&c->lock);
+	node_put(c, v);
+	return 0;
+}
+
+static bool wants_spare(struct cache *c, struct caller who, const struct found *f) REQUIRES(c->lock)
+{
+	return !who.tid && f->r == 0 && S_ISREG(f->row.mode) && !(f->row.flags & OBJECT_IN_PLACE) &&
+	       retry_unknown(c, f->dentry.parent, f->dentry.hash, f->row.id);
 }
 
 /* The caller was sent round to write, and this is the name it comes back for: @p, or the name of @row. */
@@ -165,6 +189,27 @@ uint64_t closing_until(struct cache *c, uint64_t object)
 	return 0;
 }
 
+static int lookup_version(struct cache *c, struct caller who, const struct version_of *of,
+			  bool spare, struct cache_entry *ret)
+{
+	int r = spare ? lookup_spare(c, who, of, ret) : lookup_writer(c, who, of, ret);
+
+	if (of->base)
+		node_put(c, of->base);
+	return r;
+}
+
+/* To change what is just being closed means to change what it will be. */
+static bool waits_to_change(struct cache *c, struct caller who, struct pending *p,
+			    uint64_t *ret_deadline_ns) REQUIRES(c->lock)
+{
+	const struct retry *again = retry_find(c, who.tid);
+
+	*ret_deadline_ns = closing_until(c, p->object);
+	return !(again->flags & O_TRUNC) && !again->answer && !pending_shared(p) &&
+	       *ret_deadline_ns > clock_mono_ns();
+}
+
 int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait,
 		 struct cache_entry *ret, uint64_t *ret_deadline_ns)
 {
@@ -181,13 +226,8 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 
 		c->stats.lookups++;
 		r = p && !begin ? lookup_pending(c, who, p, wait, ret, ret_deadline_ns) : 0;
-		/* To change what is just being closed means to change what it will be. */
-		if (begin && wait && !(retry_find(c, who.tid)->flags & O_TRUNC) &&
-		    !retry_find(c, who.tid)->answer && !pending_shared(p) &&
-		    closing_until(c, p->object) > clock_mono_ns()) {
-			*ret_deadline_ns = closing_until(c, p->object);
+		if (begin && wait && waits_to_change(c, who, p, ret_deadline_ns))
 			r = -EINPROGRESS;
-		}
 		mutex_unlock(&c->lock);
 		if (r != 0)
 			break;
@@ -208,14 +248,24 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 			mutex_unlock(&c->lock);
 			return -EINPROGRESS;
 		}
-		if (same && !begin) {
+		bool spare = wants_spare(c, who, &f);
+
+		if (same && !begin && !spare) {
 			r = answer(c, who, &f, p != NULL, ret);
 			mutex_unlock(&c->lock);
 			return r;
 		}
+		struct version_of of = { .parent = parent, .name = name };
+
+		if (same && f.r == 0) {
+			of.old = &f.row;
+			of.base = node_of_row(c, &f.row);
+		}
+		if (of.base)
+			of.base->refs++;
 		mutex_unlock(&c->lock);
 		if (same)
-			return lookup_writer(c, who, parent, name, f.r == 0 ? &f.row : NULL, ret);
+			return lookup_version(c, who, &of, spare, ret);
 	}
 	return r > 0 ? 0 : r;
 }

@@ -42,7 +42,7 @@ struct node *node_new(struct cache *c, uint64_t id, const struct object_row *row
 	n->fd = -1;
 	n->state = NODE_COMPLETE;
 	list_init(&n->pending_link);
-	list_init(&n->mapped_link);
+	list_init(&n->wait_link);
 	list_init(&n->xattrs);
 	map_add(&c->nodes, &n->by_id, id);
 	return n;
@@ -55,12 +55,19 @@ static void close_file(struct node *n)
 	n->fd = -1;
 }
 
-static void base_drop(struct cache *c, struct node *n)
+void node_part(struct cache *c, struct node *n)
 {
 	if (n->base_object)
 		policy_busy(c->policy, n->base_object, -1);
 	n->base_object = 0;
 	n->base_gen = 0;
+	struct node *base = n->base;
+
+	n->base = NULL;
+	if (base) {
+		base->refs--;
+		node_settle(c, base);
+	}
 }
 
 void node_settle(struct cache *c, struct node *n)
@@ -70,6 +77,8 @@ void node_settle(struct cache *c, struct node *n)
 
 	if (idle)
 		close_file(n);
+	if (idle && n->spare && n->nlookup == 0)
+		version_give_up(c, n);
 	/* An unlinked file's bytes go with its last close; those of an overwritten version stay readable until the kernel
 	 * forgets the node, because an open of it may be on its way. */
 	if (file && idle && n->state == NODE_ORPHAN && n->row.has_memory &&
@@ -79,8 +88,9 @@ void node_settle(struct cache *c, struct node *n)
 	}
 	if (n->nlookup > 0 || n->refs > 0 || !list_empty(&n->pending_link))
 		return;
-	base_drop(c, n);
+	node_part(c, n);
 	map_del(&c->nodes, &n->by_id);
+	list_del(&n->wait_link);
 	xattrs_clear(&n->xattrs);
 	free(n);
 }
@@ -107,7 +117,7 @@ void node_put(struct cache *c, struct node *n)
 void node_orphan(struct cache *c, struct node *n)
 {
 	n->state = NODE_ORPHAN;
-	base_drop(c, n);
+	node_part(c, n);
 }
 
 static void attr_of_file(struct cache *c, struct node *n, struct stat *st)

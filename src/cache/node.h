@@ -54,12 +54,14 @@ struct node {
 	/* Files. */
 	int fd; /* backing file, while open (of base_gen until the version has bytes of its own); -1 */
 	uint64_t base_gen;    /* version whose bytes this one still shares, 0 when it has its own */
+	struct node *base;    /* that version's node, held: its file stays */
 	uint64_t base_object; /* keeps base_gen busy in the policy */
 	bool truncated;	      /* opened with O_TRUNC: without the bytes of the version before */
 	bool new_object;      /* the name was free when the version began */
 	bool by_user;	      /* not root wrote it: set-id bits go (write(2)) */
 	bool written;	      /* a version that began as a copy was changed */
 	bool opened;	      /* some writer has had it open */
+	bool spare;	      /* made for a lookup of unknown purpose, see retry.c */
 	bool shown;	      /* its commit has been seen, publish_done() is still to come */
 	bool killed;	      /* a writer of it died by a signal */
 	bool unpublished;     /* publishing failed for want of disk space; holds a reference */
@@ -70,7 +72,7 @@ struct node {
 	uint64_t
 		closing_until_ns; /* a writer has flushed: lookups wait for its release until then */
 	struct place at;	  /* its place in a prompt */
-	struct list mapped_link; /* closed, but mapped: the keeper looks again; holds a reference */
+	struct list wait_link;	  /* of cache.mapped (which holds a reference) or cache.spares */
 	/* Attributes of a new object until its publication writes them; changed in runs of the metadata's writer alone. */
 	struct list xattrs;
 	/* As what the transaction under way publishes it, from its run to its done; else NULL. */
@@ -104,6 +106,7 @@ struct retry {
 	uint64_t object; /* its object, and a name that it was found under */
 	uint64_t parent;
 	uint64_t hash;
+	pid_t tid; /* 0: unknown */
 	int flags; /* of the open */
 	bool write;
 };
@@ -147,9 +150,11 @@ struct cache {
 	uint32_t nr_processing;
 	uint64_t nr_handles;
 	uint32_t nr_unpublished; /* versions whose publishing is to be tried again */
-	struct list mapped;
-	struct list atimes; /* struct atime_note of keeper.c */
+	struct list mapped;	 /* versions closed, but mapped: the keeper looks again */
+	struct list spares;	 /* spare versions: the keeper makes the kernel forget them */
+	struct list atimes;	 /* struct atime_note of keeper.c */
 	struct cache_stats stats;
+	bool told_no_pid;
 	bool ending; /* a writer that flushes now may not get to its release */
 	bool stop;
 	struct cond wake;
@@ -174,6 +179,8 @@ void node_put(struct cache *c, struct node *n) EXCLUDES(c->lock);
 uint64_t node_id(const struct node *n);
 /** node_orphan - the version has no name any more. node_settle() frees what that allows. */
 void node_orphan(struct cache *c, struct node *n) REQUIRES(c->lock);
+/** node_part - the version does not share the bytes of the one before any more. */
+void node_part(struct cache *c, struct node *n) REQUIRES(c->lock);
 void node_attr(struct cache *c, struct node *n, struct cache_attr *ret) REQUIRES(c->lock);
 void node_entry(struct cache *c, struct node *n, uint64_t ttl_ns, struct cache_entry *ret)
 	REQUIRES(c->lock);
@@ -227,6 +234,7 @@ struct version_of {
 	uint64_t parent;
 	struct name name;	      /* .s NULL: none yet (O_TMPFILE) */
 	const struct object_row *old; /* the object that is overwritten, NULL: a new one */
+	struct node *base;	      /* the node of @old's version, NULL: not known */
 	mode_t mode;
 	bool truncated;
 };
@@ -276,6 +284,14 @@ struct retry *retry_find(struct cache *c, pid_t tid) REQUIRES(c->lock);
 bool retry_note(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
 	REQUIRES(c->lock);
 void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
+/** retry_unknown - the note of a writer without a thread id that may be coming back for this name or object, or NULL. */
+struct retry *retry_unknown(struct cache *c, uint64_t parent, uint64_t hash, uint64_t object)
+	REQUIRES(c->lock);
+/** spares_forget - tell the kernel that it should look up the names under which it may still know spare versions. */
+void spares_forget(struct cache *c) EXCLUDES(c->lock);
+/** spare_claim - a writer opens spare version @n: from now on it is under construction. -ESTALE: a reader was first. */
+int spare_claim(struct cache *c, struct caller who, struct node *n, int flags)
+	MUST_CHECK REQUIRES(c->lock);
 /** retry_end - whatever @who was sent round for, it does something else by now. */
 void retry_end(struct cache *c, struct caller who) REQUIRES(c->lock);
 void retry_expire(struct cache *c, uint64_t now_ns) REQUIRES(c->lock);

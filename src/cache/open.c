@@ -83,7 +83,7 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 	h->flags = flags;
 	/* Whoever opens a version first ends it with the last close, also with open(O_CREAT | O_RDONLY). */
 	h->write = (flags & O_ACCMODE) != O_RDONLY ||
-		   (n->state == NODE_PROCESSING && n->nr_write == 0);
+		   (n->state == NODE_PROCESSING && n->nr_write == 0 && !n->spare);
 	h->direct = goes_direct(n);
 	count_open(c, n, h->write);
 	n->nr_indirect += !h->direct;
@@ -133,8 +133,12 @@ static int check_open(struct cache *c, struct caller who, struct node *n, int fl
 	if (!write && n->state == NODE_COMPLETE && n->row.nlink > 1 &&
 	    closing_until(c, n->row.id) > clock_mono_ns())
 		return send_round(c, who, n, flags, false);
+	if (n->spare)
+		return write ? spare_claim(c, who, n, flags) : 0;
+	/* Who asks for an unfinished version without being known is not told apart from those who must not see it. */
 	if (!write)
-		return 0;
+		return !who.tid && n->state == NODE_PROCESSING && n->pending && !n->shown ? -ESTALE
+											  : 0;
 	if (n->state == NODE_COMPLETE && !(n->row.flags & OBJECT_IN_PLACE))
 		return send_round(c, who, n, flags, write);
 	/* What was begun under this name stays as it is: truncating it means to begin again, and so does writing when its last
@@ -169,7 +173,8 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 		r = handle_new(c, n, who, flags, ret);
 	mutex_lock(&c->lock);
 	/* Evicted since the lookup: by now the name is gone, which the kernel finds when it looks again. */
-	if (r == -ENOENT && n->state != NODE_PROCESSING && send_round(c, who, n, flags, write) < 0)
+	if (r == -ENOENT && n->state != NODE_PROCESSING &&
+	    (!who.tid || send_round(c, who, n, flags, write) < 0))
 		r = -ESTALE;
 	if (r == 0) {
 		retry_end(c, who);
@@ -377,6 +382,12 @@ int cache_flush(struct cache *c, struct caller who, struct handle *h)
 	bool killed = caller_killed(who.tid);
 
 	mutex_lock(&c->lock);
+	if (!who.tid && !c->told_no_pid) {
+		c->told_no_pid = true;
+		log_msg(LOG_WARNING,
+			"cache: writers outside the daemon's pid namespace: one that is "
+			"killed is taken for one that closes");
+	}
 	bool building = n->state == NODE_PROCESSING;
 	struct cache_attr a;
 

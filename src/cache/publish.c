@@ -357,7 +357,7 @@ void version_give_up(struct cache *c, struct node *v)
 		return;
 	v->row.nlink = 0;
 	c->nr_processing--;
-	c->stats.aborted++;
+	c->stats.aborted += !v->spare;
 	node_orphan(c, v);
 	pending_leave(c, v);
 }

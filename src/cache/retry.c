@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An open that needs another node than the kernel asked for is answered with ESTALE: path_openat() in fs/namei.c then looks the
- * name up once more, from the same thread, and that lookup is answered with the right node. */
+ * name up once more, from the same thread, and that lookup is answered with the right node.
+ *
+ * Requests from outside the daemon's pid namespace have no thread id. While a writer among them is on its way round, every such
+ * lookup of the name gets a node of its own: a spare version, with the bytes of the one before. The open tells what it was
+ * for: for writing, it makes the spare the version that is under construction; for reading, it reads the old bytes by it. */
 #include "base/clock.h"
 #include "cache/node.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 
 enum { RETRY_MS = 1000 };
@@ -34,7 +40,8 @@ void retry_drop(struct cache *c, struct retry *r)
 {
 	struct node *v = r->answer ? node_find(c, r->answer) : NULL;
 
-	map_del(&c->retries, &r->by_tid);
+	if (r->tid)
+		map_del(&c->retries, &r->by_tid);
 	list_del(&r->link);
 	free(r);
 	if (!v)
@@ -56,7 +63,7 @@ bool retry_note(struct cache *c, struct caller who, const struct node *n, int fl
 {
 	struct retry *r = retry_find(c, who.tid);
 
-	if (who.tid == 0)
+	if (who.tid == 0 && !write)
 		return false;
 	/* A reader is sent round once: if the version it then finds is overwritten as well, its bytes are still there. A writer
 	 * that comes back with the same node has not looked up a name: it opens a descriptor again (/proc/self/fd). */
@@ -80,7 +87,9 @@ bool retry_note(struct cache *c, struct caller who, const struct node *n, int fl
 	r->flags = flags;
 	r->write = write;
 	r->deadline_ns = clock_mono_ns() + RETRY_MS * NS_PER_MS;
-	map_add(&c->retries, &r->by_tid, (uint64_t)who.tid);
+	r->tid = who.tid;
+	if (r->tid)
+		map_add(&c->retries, &r->by_tid, (uint64_t)r->tid);
 	list_add_tail(&c->retry_order, &r->link);
 	return true;
 }
@@ -94,4 +103,50 @@ void retry_expire(struct cache *c, uint64_t now_ns)
 			return;
 		retry_drop(c, r);
 	}
+}
+
+struct retry *retry_unknown(struct cache *c, uint64_t parent, uint64_t hash, uint64_t object)
+{
+	for (struct list *at = c->retry_order.next; at != &c->retry_order; at = at->next) {
+		struct retry *r = list_entry(at, struct retry, link);
+
+		if (r->tid == 0 &&
+		    (r->object == object || (r->parent == parent && r->hash == hash)))
+			return r;
+	}
+	return NULL;
+}
+
+int spare_claim(struct cache *c, struct caller who, struct node *n, int flags)
+{
+	if (n->nr_open > 0 || !n->pending)
+		return retry_note(c, who, n, flags, true) ? -ESTALE : -EBUSY;
+	struct retry *r = retry_unknown(c, n->pending->parent, n->pending->hash, n->row.id);
+
+	if (r)
+		retry_drop(c, r);
+	n->spare = false;
+	list_del(&n->wait_link);
+	if (flags & O_TRUNC) {
+		node_part(c, n);
+		n->truncated = true;
+		n->row.size_bytes = 0;
+		n->row.mtime_ns = clock_real_ns();
+		n->row.ctime_ns = n->row.mtime_ns;
+	}
+	return 0;
+}
+
+void spares_forget(struct cache *c)
+{
+	mutex_lock(&c->lock);
+	while (!list_empty(&c->spares)) {
+		struct node *n = list_entry(c->spares.next, struct node, wait_link);
+
+		list_del(&n->wait_link);
+		if (n->pending && c->hooks.inval_entry)
+			c->hooks.inval_entry(c->hooks.arg, n->pending->parent,
+					     pending_name(n->pending));
+	}
+	mutex_unlock(&c->lock);
 }

@@ -102,6 +102,9 @@ int version_new(struct cache *c, struct caller who, const struct version_of *of,
 		if (v->base_gen) {
 			v->base_object = row.id;
 			policy_busy(c->policy, row.id, 1);
+			v->base = of->base;
+			if (v->base)
+				v->base->refs++;
 		}
 		c->nr_processing++;
 		writer_add(v, who.tid);
@@ -183,10 +186,7 @@ static void own_bytes(struct cache *c, struct node *v, int fd) REQUIRES(c->lock)
 		v->fd = fd;
 	}
 	v->row.has_memory = true;
-	if (v->base_object)
-		policy_busy(c->policy, v->base_object, -1);
-	v->base_object = 0;
-	v->base_gen = 0;
+	node_part(c, v);
 }
 
 int version_bytes(struct cache *c, struct node *v)
