@@ -145,6 +145,7 @@ struct cache_setattr {
 /** cache_setattr - -ESTALE when a truncation by path must go to a new version: the kernel looks the name up again. */
 int cache_setattr(struct cache *c, struct caller who, uint64_t node, struct handle *h,
 		  const struct cache_setattr *s, struct cache_attr *ret) MUST_CHECK;
+/** cache_statfs - f_namemax is the front end's to tell. */
 int cache_statfs(struct cache *c, struct statvfs *ret) MUST_CHECK;
 
 /* Extended attributes: user.* alone, others -EOPNOTSUPP. get and list: with @cap 0 the length needed, else -ERANGE. */
