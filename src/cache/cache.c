@@ -123,6 +123,7 @@ int cache_open(const struct cache_config *cfg, struct cache **ret)
 	mutex_init(&c->lock);
 	for (int i = 0; i < NR_BYTES_LOCKS; i++)
 		mutex_init(&c->bytes_lock[i]);
+	slab_init(&c->node_slab, sizeof(struct node));
 	cond_init(&c->wake);
 	cond_init(&c->settled);
 	list_init(&c->retry_order);
@@ -170,7 +171,7 @@ static void drop_nodes(struct cache *c)
 
 			c->nodes.slots[i] = n->by_id.next;
 			xattrs_clear(&n->xattrs);
-			free(n);
+			slab_free(&c->node_slab, n);
 		}
 	}
 	mutex_unlock(&c->lock);
@@ -251,6 +252,7 @@ void cache_close(struct cache *c)
 	runs_free(c->runs);
 	flocks_free(c->flocks);
 	map_fini(&c->nodes);
+	slab_fini(&c->node_slab);
 	map_fini(&c->pendings);
 	map_fini(&c->retries);
 	cond_fini(&c->wake);

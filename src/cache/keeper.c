@@ -12,7 +12,6 @@
 #include <string.h>
 
 enum { FLUSH_MS = 1000, WATCH_MS = 5, HEAT_BATCH = 512, DROP_BATCH = 256 };
-enum { TRIM_NODES = 16384, FEW_NODES = 1024 };
 
 struct atime_note {
 	struct list link;
@@ -218,33 +217,10 @@ static void publish_again(struct cache *c)
 	}
 }
 
-/* How many nodes there were. */
-struct watermark {
-	size_t most; /* since glibc gave back what was freed */
-	size_t last; /* the last time that somebody looked */
-};
-
-/* glibc keeps freed nodes: after the kernel forgot very many, and is done with it, give the memory back. */
-static void trim(struct cache *c, struct watermark *w)
-{
-	mutex_lock(&c->lock);
-	size_t nr = c->nodes.nr;
-
-	mutex_unlock(&c->lock);
-	if (nr > w->most)
-		w->most = nr;
-	if (w->most - nr > TRIM_NODES && nr + FEW_NODES > w->last) {
-		w->most = nr;
-		(void)malloc_trim(0);
-	}
-	w->last = nr;
-}
-
 void keeper_run(void *arg)
 {
 	struct cache *c = arg;
 	uint64_t next_flush = clock_mono_ns() + FLUSH_MS * NS_PER_MS;
-	struct watermark nodes = { 0 };
 
 	mutex_lock(&c->lock);
 	while (!c->stop) {
@@ -271,7 +247,6 @@ void keeper_run(void *arg)
 			keeper_flush(c);
 			publish_again(c);
 			spares_forget(c);
-			trim(c, &nodes);
 		}
 		mutex_lock(&c->lock);
 	}

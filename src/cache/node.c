@@ -34,7 +34,7 @@ struct node *node_find(struct cache *c, uint64_t id)
 
 struct node *node_new(struct cache *c, uint64_t id, const struct object_row *row)
 {
-	struct node *n = calloc(1, sizeof *n);
+	struct node *n = slab_alloc(&c->node_slab);
 
 	if (!n)
 		return NULL;
@@ -92,7 +92,7 @@ void node_settle(struct cache *c, struct node *n)
 	map_del(&c->nodes, &n->by_id);
 	list_del(&n->wait_link);
 	xattrs_clear(&n->xattrs);
-	free(n);
+	slab_free(&c->node_slab, n);
 }
 
 struct node *node_get(struct cache *c, uint64_t id)

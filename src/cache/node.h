@@ -6,6 +6,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/mutex.h"
+#include "base/slab.h"
 #include "base/thread.h"
 #include "cache/cache.h"
 #include "cache/flock.h"
@@ -136,6 +137,7 @@ struct cache {
 	struct mutex lock;
 	/* under lock: */
 	struct map nodes;
+	struct slab node_slab;
 	struct map pendings;
 	struct map retries;
 	struct list retry_order;

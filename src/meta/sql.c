@@ -77,7 +77,7 @@ static const char *const sql_text[SQL_NR] = {
 	"PRAGMA mmap_size=0;"
 
 static const char *const db_settings[] = {
-	[DB_READER] = SETTINGS_ALL "PRAGMA cache_size=-512; PRAGMA query_only=ON;",
+	[DB_READER] = SETTINGS_ALL "PRAGMA cache_size=-1024; PRAGMA query_only=ON;",
 	[DB_WRITER] = SETTINGS_ALL "PRAGMA cache_size=-2048; PRAGMA secure_delete=OFF;",
 	[DB_CHECKPOINT] = SETTINGS_ALL "PRAGMA cache_size=-256;",
 };
