@@ -7,8 +7,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* The address sanitizer shall find uses after slab_free() as it does after free(). */
+/* The address sanitizer shall find uses after slab_free() as it does after free(). gcc says by a macro that it is there. */
 #if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN
+#endif
+#endif
+#ifdef WITH_ASAN
 #include <sanitizer/asan_interface.h>
 #define HIDE(p, len) ASAN_POISON_MEMORY_REGION(p, len)
 #define SHOW(p, len) ASAN_UNPOISON_MEMORY_REGION(p, len)

@@ -149,7 +149,8 @@ static bool flush_batch(struct cache *c, struct flush_op *f)
 	struct list *at;
 	struct list *tmp;
 
-	*f = (struct flush_op){ .op = { .run = flush_run } };
+	memset(f, 0, sizeof *f);
+	f->op.run = flush_run;
 	list_init(&f->atimes);
 	mutex_lock(&c->lock);
 	take_atimes(c, f);
