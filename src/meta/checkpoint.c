@@ -2,9 +2,9 @@
 /* The checkpoint thread: copies the WAL into the database file, so that no request has to, and
  * reserves ids ahead.
  * A passive checkpoint blocks nobody, but the WAL starts again from its beginning only when a
- * commit finds all of it copied. Under a steady load that never happens by itself. So past
- * WAL_PAGES_FORCE the thread leads for a moment, copies the rest, and does that commit. It does so
- * as well when everything is copied anyway, because the commit that starts the WAL again pays an
+ * commit finds all of it copied and nobody reading in it. Under a steady load that never happens
+ * by itself. So past WAL_PAGES_FORCE the thread leads for a moment, copies the rest, waits for the
+ * readers that are under way, and does that commit. It does so as well when everything is copied anyway, because the commit that starts the WAL again pays an
  * fsync of the new header, and this thread has the time for it. */
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,7 +23,7 @@
 
 enum {
 	WAL_PAGES_CHECKPOINT = 4000,
-	WAL_PAGES_FORCE = 32000,
+	WAL_PAGES_FORCE = 8000,
 	WAL_PAGES_REST = 500,
 	CHECKPOINT_INTERVAL_S = 10, /* while there are commits, fewer than WAL_PAGES_CHECKPOINT */
 };
@@ -72,7 +72,9 @@ static void restart_wal(struct meta *m)
 	int nr_log;
 
 	meta_lead_begin(m);
-	if (copy_pages(m, &nr_log) == 0 && nr_log > 0 && meta_commit_one(m, &op) < 0)
+	/* Snapshots from before the last commit keep its pages from being copied; those from before the copy keep the WAL. */
+	if (meta_drain_readers(m) && copy_pages(m, &nr_log) == 0 && nr_log > 0 &&
+	    meta_drain_readers(m) && meta_commit_one(m, &op) < 0)
 		log_msg(LOG_WARNING, "meta: could not start the WAL again file=%s-wal", m->path);
 	meta_lead_end(m);
 }

@@ -65,9 +65,10 @@ struct meta_db {
 	const char *path;	    /* the owner's */
 	struct log_limit *limit; /* the owner's: errors logged a second, all connections together */
 	enum db_role role;
-	int failed;   /* the last SQLite error, translated; set to 0 before what is watched */
-	bool in_txn;  /* a reader: its transaction is open, perhaps kept from an earlier use */
-	uint64_t seq; /* a reader: the number of the last commit it is certain to see */
+	int failed;	/* the last SQLite error, translated; set to 0 before what is watched */
+	bool in_txn;	/* a reader: its transaction is open, perhaps kept from an earlier use */
+	uint64_t seq;	/* a reader: the number of the last commit it is certain to see */
+	unsigned epoch; /* a reader: that it was handed out in, see meta_drain_readers() */
 	struct meta_db *next; /* a reader: in the list of idle ones */
 };
 

@@ -3,6 +3,7 @@
 
 #include "base/attr.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "meta/db.h"
@@ -19,6 +20,7 @@
 
 enum {
 	ID_RANGE = 1 << 16,
+	DRAIN_MS = 50,
 	CHECK_MAX_BYTES = 64 << 20, /* a larger file is not looked through after an unclean end */
 };
 
@@ -122,6 +124,32 @@ void meta_pool_release(struct meta *m)
 	mutex_unlock(&m->pool_lock);
 }
 
+static bool wait_none_out(struct meta *m, unsigned epoch, uint64_t deadline_ns)
+	REQUIRES(m->pool_lock)
+{
+	while (m->nr_out[epoch & 1] > 0)
+		if (!cond_wait_until(&m->drained, &m->pool_lock, deadline_ns))
+			return m->nr_out[epoch & 1] == 0;
+	return true;
+}
+
+bool meta_drain_readers(struct meta *m)
+{
+	uint64_t deadline_ns = clock_mono_ns() + DRAIN_MS * NS_PER_MS;
+
+	mutex_lock(&m->pool_lock);
+	/* What is left from the last time, when it took too long, has the next epoch's counter. */
+	bool done = wait_none_out(m, m->epoch + 1, deadline_ns);
+
+	if (done) {
+		m->epoch++;
+		done = wait_none_out(m, m->epoch - 1, deadline_ns);
+	}
+	mutex_unlock(&m->pool_lock);
+	meta_pool_release(m);
+	return done;
+}
+
 static int reader_new(struct meta *m, struct meta_db **ret)
 {
 	struct meta_db *db = NULL;
@@ -139,12 +167,14 @@ static int reader_new(struct meta *m, struct meta_db **ret)
 
 /* A reader that nothing was committed after keeps its snapshot: no lock, no system call, and its
  * page cache stays. */
-static int begin_read(struct meta *m, struct meta_db *db)
+static int begin_read(struct meta *m, struct meta_db *db, unsigned epoch)
 {
 	uint64_t seq = atomic_load(&m->commit_seq);
+	bool keep = db->in_txn && db->seq == seq && db->epoch == epoch;
 	int r = 0;
 
-	if (db->in_txn && db->seq == seq)
+	db->epoch = epoch;
+	if (keep)
 		return 0;
 	if (db->in_txn)
 		r = end_read(db);
@@ -157,24 +187,40 @@ static int begin_read(struct meta *m, struct meta_db *db)
 	return r;
 }
 
+/* @db is idle again, or NULL. */
+static void give_back(struct meta *m, struct meta_db *db, unsigned epoch)
+{
+	mutex_lock(&m->pool_lock);
+	if (db) {
+		db->next = m->pool;
+		m->pool = db;
+	}
+	if (--m->nr_out[epoch & 1] == 0 && epoch != m->epoch)
+		cond_signal(&m->drained);
+	mutex_unlock(&m->pool_lock);
+}
+
 int meta_read_begin(struct meta *m, struct meta_db **ret)
 {
 	int r = 0;
 
 	mutex_lock(&m->pool_lock);
 	struct meta_db *db = m->pool;
+	unsigned epoch = m->epoch;
 
 	if (db)
 		m->pool = db->next;
+	m->nr_out[epoch & 1]++;
 	mutex_unlock(&m->pool_lock);
 	if (!db)
 		r = reader_new(m, &db);
-	if (r < 0)
-		return r;
-	db->failed = 0;
-	r = begin_read(m, db);
+	if (r == 0) {
+		db->failed = 0;
+		r = begin_read(m, db, epoch);
+	}
 	if (r < 0) {
 		db_close(db);
+		give_back(m, NULL, epoch);
 		return r;
 	}
 	*ret = db;
@@ -183,14 +229,13 @@ int meta_read_begin(struct meta *m, struct meta_db **ret)
 
 void meta_read_end(struct meta *m, struct meta_db *db)
 {
+	unsigned epoch = db->epoch;
+
 	if (db->failed) { /* whatever state SQLite left it in */
 		db_close(db);
-		return;
+		db = NULL;
 	}
-	mutex_lock(&m->pool_lock);
-	db->next = m->pool;
-	m->pool = db;
-	mutex_unlock(&m->pool_lock);
+	give_back(m, db, epoch);
 }
 
 /* -- open and close --------------------------------------------------------------------------- */
@@ -286,6 +331,7 @@ static struct meta *new_meta(void)
 	cond_init(&m->turn[1]);
 	cond_init(&m->ckpt_turn);
 	mutex_init(&m->pool_lock);
+	cond_init(&m->drained);
 	mutex_init(&m->id_lock);
 	mutex_init(&m->wake_lock);
 	cond_init(&m->wake);
@@ -340,6 +386,7 @@ void meta_close(struct meta *m)
 	cond_fini(&m->wake);
 	mutex_fini(&m->wake_lock);
 	mutex_fini(&m->id_lock);
+	cond_fini(&m->drained);
 	mutex_fini(&m->pool_lock);
 	cond_fini(&m->ckpt_turn);
 	cond_fini(&m->turn[1]);

@@ -113,7 +113,7 @@ static int migrate_from(struct meta_db *db, int64_t version)
 static int set_wal(struct meta_db *db)
 {
 	sqlite3_stmt *st = NULL;
-	int r = db_exec(db, "PRAGMA auto_vacuum=NONE; PRAGMA journal_size_limit=201326592;");
+	int r = db_exec(db, "PRAGMA auto_vacuum=NONE; PRAGMA journal_size_limit=100663296;");
 
 	if (r < 0)
 		return r;

@@ -41,6 +41,9 @@ struct meta {
 	struct mutex pool_lock;
 	/* under pool_lock: */
 	struct meta_db *pool; /* idle readers, the last used first */
+	unsigned epoch;	      /* of the readers that are handed out now */
+	unsigned nr_out[2];   /* readers in use, of even and odd epochs */
+	struct cond drained;
 
 	struct mutex id_lock;
 	/* under id_lock: */
@@ -75,6 +78,9 @@ int meta_run_trivial(struct meta_db *db, struct meta_op *op) MUST_CHECK;
 /** meta_pool_release - end the transactions that idle readers keep, so that a checkpoint can pass
  * them. */
 void meta_pool_release(struct meta *m) EXCLUDES(m->pool_lock);
+/** meta_drain_readers - wait until nobody reads by a snapshot from before the call, idle readers included: while one does,
+ * SQLite does not start the WAL again. Readers that begin meanwhile do not wait. Returns false when it takes too long. */
+bool meta_drain_readers(struct meta *m) EXCLUDES(m->pool_lock);
 /** meta_reserve_ids - one more range, durably. */
 int meta_reserve_ids(struct meta *m) MUST_CHECK;
 
