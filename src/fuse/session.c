@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum { MAX_WRITE_BYTES = 1 << 20, MAX_BACKGROUND = 512 };
+enum { MIN_THREADS = 4, MAX_THREADS = 32 };
 
 /* Until Linux 6.15, whose protocol is 7.43, fs/fuse passes no longer component than FUSE_NAME_LOW_MAX. */
 enum { OLD_NAME_MAX_BYTES = 1024, LONG_NAMES_MINOR = 43 };
@@ -234,6 +235,14 @@ int fs_session_mount(struct fs_session *s)
 	return r;
 }
 
+/* More than run at a time cost memory, and the kernel wakes the one that has slept longest, whose cache is cold. */
+static unsigned default_threads(void)
+{
+	long nr = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return nr < MIN_THREADS ? MIN_THREADS : nr > MAX_THREADS ? MAX_THREADS : (unsigned)nr;
+}
+
 int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct fs_features *f),
 		    void *arg)
 {
@@ -245,8 +254,10 @@ int fs_session_loop(struct fs_session *s, void (*ready)(void *arg, const struct 
 	s->ready = ready;
 	s->ready_arg = arg;
 	fuse_loop_cfg_set_clone_fd(cfg, 0);
-	fuse_loop_cfg_set_max_threads(cfg, s->threads ? s->threads : 10);
-	fuse_loop_cfg_set_idle_threads(cfg, s->threads ? s->threads : 10);
+	unsigned nr_threads = s->threads ? s->threads : default_threads();
+
+	fuse_loop_cfg_set_max_threads(cfg, nr_threads);
+	fuse_loop_cfg_set_idle_threads(cfg, nr_threads);
 	r = fuse_session_loop_mt(s->se, cfg);
 	fuse_loop_cfg_destroy(cfg);
 	/* Positive: the signal that ended it. ENODEV: unmounted from outside. */
