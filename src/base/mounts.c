@@ -109,13 +109,13 @@ static int mount_fusectl(void)
 int mounts_open_abort(const char *path, int *ret_fd)
 {
 	static const char usual[] = "/sys/fs/fuse/connections";
-	struct mount_at at;
+	struct mount_at at = { 0 };
 	char name[32];
 	int fd = -1;
 	int dir;
 	int r = mounts_find(path, &at);
 
-	if (r < 0)
+	if (r != 0)
 		return r;
 	if (strncmp(at.type, "fuse", 4) != 0)
 		return -ENOENT;

@@ -115,6 +115,7 @@ static int start(struct cache *c, const struct cache_config *cfg)
 int cache_open(const struct cache_config *cfg, struct cache **ret)
 {
 	/* What grows with the keys gets pages of its own, which are moved without being touched and are given back. */
+	/* NOLINTNEXTLINE(concurrency-mt-unsafe): before the threads */
 	(void)mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
 	struct cache *c = calloc(1, sizeof *c);
 

@@ -9,6 +9,7 @@
 #define CACHE_CACHE_H
 
 #include "base/attr.h"
+#include "cache/flock.h"
 #include "key/name.h"
 
 #include <stdbool.h>
@@ -80,8 +81,8 @@ void cache_set_hooks(struct cache *c, const struct cache_hooks *h);
 /* Names. Every entry returned counts one lookup of its node, to be given back by cache_forget. */
 
 /** cache_lookup - resolve one name. -EINPROGRESS: a writer is closing it: ask again when settled, or at *@ret_deadline_ns
- * (CLOCK_MONOTONIC) with @wait false. A miss is success with node 0. */
-int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait,
+ * (CLOCK_MONOTONIC) with NULL for it, which does not wait. A miss is success with node 0. */
+int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name,
 		 struct cache_entry *ret, uint64_t *ret_deadline_ns) MUST_CHECK;
 void cache_forget(struct cache *c, uint64_t node, uint64_t nr);
 
@@ -159,11 +160,16 @@ int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_
 
 /* Data. A handle is one open(2). */
 
+struct new_file {
+	struct name name; /* .s NULL: none, for cache_tmpfile */
+	mode_t mode;
+	int flags; /* of open(2) */
+};
 /** cache_create - create and open, or open what appeared meanwhile. The entry counts a lookup. */
-int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode,
-		 int flags, struct cache_entry *ret, struct handle **ret_h) MUST_CHECK;
+int cache_create(struct cache *c, struct caller who, uint64_t parent, struct new_file what,
+		 struct cache_entry *ret, struct handle **ret_h) MUST_CHECK;
 /** cache_tmpfile - a file without a name, in the placement of @parent; cache_link publishes it. */
-int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mode, int flags,
+int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, struct new_file what,
 		  struct cache_entry *ret, struct handle **ret_h) MUST_CHECK;
 /** cache_open_file - -ESTALE: the kernel must look the name up again, and gets another node. -ENOSPC: memory is full. */
 int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
@@ -190,10 +196,10 @@ int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_by
 		    uint64_t len_bytes) MUST_CHECK;
 
 /** cache_flock - flock(2), on the object, whichever version of it @h has open. @owner names the open file. @op: LOCK_SH,
- * LOCK_EX, LOCK_UN. -EWOULDBLOCK when it must wait: then, with @ticket not NULL, it is queued and *@ticket names the wait:
- * @granted is called once with @arg, unless cache_flock_cancel returned true before. */
+ * LOCK_EX, LOCK_UN. -EWOULDBLOCK when it must wait: then, with @wait not NULL, it is queued and *@ret_ticket names the wait:
+ * its granted is called once, unless cache_flock_cancel returned true before. */
 int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op,
-		void (*granted)(void *arg), void *arg, uint64_t *ticket) MUST_CHECK;
+		const struct flock_wait *wait, uint64_t *ret_ticket) MUST_CHECK;
 bool cache_flock_cancel(struct cache *c, uint64_t ticket);
 
 /* What /.kvcache/stats tells. Counters since the start, gauges now. */

@@ -94,8 +94,9 @@ bool caller_holds(pid_t tid, struct name name)
 
 	if (!d)
 		return true;
-	for (struct dirent *e = readdir(d); e && !yes;
-	     e = readdir(d)) { /* NOLINT(concurrency-mt-unsafe): own stream */
+	struct dirent *e;
+
+	while (!yes && (e = readdir(d))) { /* NOLINT(concurrency-mt-unsafe): own stream */
 		ssize_t n = readlinkat(dirfd(d), e->d_name, path, sizeof path);
 
 		/* A path that is too long to be told in full cannot be compared. */

@@ -75,7 +75,7 @@ bool note_access(struct cache *c, struct caller who, enum run_op op, struct node
 		policy_touch(c->policy, a.object, ev.at);
 		policy_grace(c->policy, a.object, 0);
 	}
-	if (op == RUN_CREATE)
+	if (op == RUN_CREATE && n)
 		n->at = ev.at;
 	return ev.ambiguous;
 }

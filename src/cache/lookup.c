@@ -29,7 +29,7 @@ static int read_rows(struct cache *c, uint64_t parent, uint64_t hash, struct nam
 }
 
 /* What is under construction under the name, as far as the caller may see it. Returns 1 when that answers the lookup. */
-static int lookup_pending(struct cache *c, struct caller who, struct pending *p, bool wait,
+static int lookup_pending(struct cache *c, struct caller who, struct pending *p,
 			  struct cache_entry *ret, uint64_t *ret_deadline_ns) REQUIRES(c->lock)
 {
 	struct node *own = pending_own(p, who.tid);
@@ -39,7 +39,7 @@ static int lookup_pending(struct cache *c, struct caller who, struct pending *p,
 		node_entry(c, own, 0, ret);
 		return 1;
 	}
-	if (!wait || pending_closing(p) <= now)
+	if (!ret_deadline_ns || pending_closing(p) <= now)
 		return 0;
 	*ret_deadline_ns = pending_closing(p);
 	c->stats.lookup_waits++;
@@ -210,62 +210,98 @@ static bool waits_to_change(struct cache *c, struct caller who, struct pending *
 	       *ret_deadline_ns > clock_mono_ns();
 }
 
-int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name, bool wait,
+struct lookup {
+	struct cache *c;
+	struct caller who;
+	uint64_t parent;
+	uint64_t hash;
+	struct name name;
+	uint64_t seq; /* of the name, before its rows were read */
+	bool begin;   /* the answer is a version for the caller to write */
+};
+
+/* What needs no rows. Returns 1 when answered, 0 when not, -EINPROGRESS. */
+static int lookup_begin(struct lookup *l, struct cache_entry *ret, uint64_t *ret_deadline_ns)
+{
+	struct cache *c = l->c;
+	int r = 0;
+
+	mutex_lock(&c->lock);
+	struct pending *p = pending_find(c, l->parent, l->hash, l->name);
+
+	c->stats.lookups++;
+	l->seq = seq_of(c, l->parent, l->hash);
+	l->begin = p && wants_version(c, l->who, p, NULL);
+	if (p && !l->begin)
+		r = lookup_pending(c, l->who, p, ret, ret_deadline_ns);
+	else if (l->begin && ret_deadline_ns && waits_to_change(c, l->who, p, ret_deadline_ns))
+		r = -EINPROGRESS;
+	mutex_unlock(&c->lock);
+	return r;
+}
+
+/* Another name of the object is about to get new bytes. */
+static bool waits_for_link(struct cache *c, const struct found *f, uint64_t *ret_deadline_ns)
+	REQUIRES(c->lock)
+{
+	if (!ret_deadline_ns || f->r != 0 || f->row.nlink < 2 || !S_ISREG(f->row.mode))
+		return false;
+	*ret_deadline_ns = closing_until(c, f->row.id);
+	return *ret_deadline_ns > clock_mono_ns();
+}
+
+/* What the rows mean, unless the name changed since. Returns as lookup_begin() does. */
+static int lookup_rows(struct lookup *l, const struct found *f, struct cache_entry *ret,
+		       uint64_t *ret_deadline_ns)
+{
+	struct cache *c = l->c;
+	struct version_of of = { .parent = l->parent, .name = l->name };
+
+	mutex_lock(&c->lock);
+	if (l->seq != seq_of(c, l->parent, l->hash)) {
+		mutex_unlock(&c->lock);
+		return 0;
+	}
+	struct pending *p = pending_find(c, l->parent, l->hash, l->name);
+	bool begin = l->begin || (f->r == 0 && wants_version(c, l->who, p, f));
+	bool spare = wants_spare(c, l->who, f);
+	bool wait = !begin && waits_for_link(c, f, ret_deadline_ns);
+	int r = wait ? -EINPROGRESS : 0;
+
+	if (!wait && !begin && !spare)
+		r = answer(c, l->who, f, p != NULL, ret);
+	if (f->r == 0) {
+		of.old = &f->row;
+		of.base = begin || spare ? node_of_row(c, &f->row) : NULL;
+	}
+	if (of.base)
+		of.base->refs++;
+	mutex_unlock(&c->lock);
+	if (!wait && (begin || spare))
+		r = lookup_version(c, l->who, &of, spare, ret);
+	else if (of.base)
+		node_put(c, of.base);
+	return r < 0 ? r : 1;
+}
+
+int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct name name,
 		 struct cache_entry *ret, uint64_t *ret_deadline_ns)
 {
-	uint64_t hash = name_hash(c->seed, name);
+	struct lookup l = {
+		.c = c, .who = who, .parent = parent, .hash = name_hash(c->seed, name), .name = name
+	};
 	int r = name_check(name);
 
 	while (r == 0) {
 		struct found f = { 0 };
 
-		mutex_lock(&c->lock);
-		uint64_t seq = seq_of(c, parent, hash);
-		struct pending *p = pending_find(c, parent, hash, name);
-		bool begin = p && wants_version(c, who, p, NULL);
-
-		c->stats.lookups++;
-		r = p && !begin ? lookup_pending(c, who, p, wait, ret, ret_deadline_ns) : 0;
-		if (begin && wait && waits_to_change(c, who, p, ret_deadline_ns))
-			r = -EINPROGRESS;
-		mutex_unlock(&c->lock);
-		if (r != 0)
-			break;
-		r = read_rows(c, parent, hash, name, &f);
+		r = lookup_begin(&l, ret, ret_deadline_ns);
+		if (r == 0)
+			r = read_rows(c, parent, l.hash, name, &f);
 		f.dentry.parent = parent;
-		f.dentry.hash = hash;
-		if (r < 0)
-			break;
-		mutex_lock(&c->lock);
-		bool same = seq == seq_of(c, parent, hash);
-
-		p = pending_find(c, parent, hash, name);
-		begin = begin || (f.r == 0 && wants_version(c, who, p, &f));
-		*ret_deadline_ns = f.r == 0 && f.row.nlink > 1 && S_ISREG(f.row.mode) && wait
-					   ? closing_until(c, f.row.id)
-					   : 0;
-		if (same && !begin && *ret_deadline_ns > clock_mono_ns()) {
-			mutex_unlock(&c->lock);
-			return -EINPROGRESS;
-		}
-		bool spare = wants_spare(c, who, &f);
-
-		if (same && !begin && !spare) {
-			r = answer(c, who, &f, p != NULL, ret);
-			mutex_unlock(&c->lock);
-			return r;
-		}
-		struct version_of of = { .parent = parent, .name = name };
-
-		if (same && f.r == 0) {
-			of.old = &f.row;
-			of.base = node_of_row(c, &f.row);
-		}
-		if (of.base)
-			of.base->refs++;
-		mutex_unlock(&c->lock);
-		if (same)
-			return lookup_version(c, who, &of, spare, ret);
+		f.dentry.hash = l.hash;
+		if (r == 0)
+			r = lookup_rows(&l, &f, ret, ret_deadline_ns);
 	}
 	return r > 0 ? 0 : r;
 }
@@ -310,28 +346,30 @@ static bool readdir_row(void *arg, const struct dentry_row *row, struct name nam
 	return o->fn(o->arg, name, row->object, row->mode & S_IFMT, o->last);
 }
 
+static bool dir_closing(struct cache *c, uint64_t node) REQUIRES(c->lock)
+{
+	const struct node *dir = node_find(c, node);
+	uint64_t now = clock_mono_ns();
+
+	for (size_t i = 0; dir && dir->nr_pending && i < c->pendings.nr_slots; i++) {
+		for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
+			struct pending *p = map_entry(m, struct pending, by_name);
+
+			if (p->parent == node && pending_closing(p) > now)
+				return true;
+		}
+	}
+	return false;
+}
+
 /* What was closed before is to be seen: wait for the last closes that are under way, bounded as a lookup's wait is. */
 void cache_settle_dir(struct cache *c, uint64_t node)
 {
 	uint64_t until = clock_mono_ns() + c->cfg.publish_wait_ns;
-	bool waiting = true;
 
 	mutex_lock(&c->lock);
-	while (waiting && clock_mono_ns() < until) {
-		struct node *dir = node_find(c, node);
-
-		waiting = false;
-		for (size_t i = 0; dir && dir->nr_pending && i < c->pendings.nr_slots; i++) {
-			for (struct map_node *m = c->pendings.slots[i]; m; m = m->next) {
-				struct pending *p = map_entry(m, struct pending, by_name);
-
-				waiting |=
-					p->parent == node && pending_closing(p) > clock_mono_ns();
-			}
-		}
-		if (waiting)
-			(void)cond_wait_until(&c->settled, &c->lock, until);
-	}
+	while (clock_mono_ns() < until && dir_closing(c, node))
+		(void)cond_wait_until(&c->settled, &c->lock, until);
 	mutex_unlock(&c->lock);
 }
 

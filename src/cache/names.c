@@ -112,7 +112,8 @@ static int make_file(struct cache *c, struct caller who, uint64_t parent, struct
 		     mode_t mode, struct cache_entry *ret)
 {
 	struct handle *h;
-	int r = cache_create(c, who, parent, name, mode, O_CREAT | O_EXCL | O_WRONLY, ret, &h);
+	struct new_file what = { name, mode, O_CREAT | O_EXCL | O_WRONLY };
+	int r = cache_create(c, who, parent, what, ret, &h);
 
 	if (r == 0)
 		cache_release(c, h);

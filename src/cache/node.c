@@ -55,22 +55,23 @@ static void close_file(struct node *n)
 	n->fd = -1;
 }
 
-void node_part(struct cache *c, struct node *n)
+/* Returns the version whose bytes @n shared, to be settled, or NULL. */
+static struct node *part(struct cache *c, struct node *n) REQUIRES(c->lock)
 {
+	struct node *base = n->base;
+
 	if (n->base_object)
 		policy_busy(c->policy, n->base_object, -1);
 	n->base_object = 0;
 	n->base_gen = 0;
-	struct node *base = n->base;
-
 	n->base = NULL;
-	if (base) {
+	if (base)
 		base->refs--;
-		node_settle(c, base);
-	}
+	return base;
 }
 
-void node_settle(struct cache *c, struct node *n)
+/* Returns what is to be settled then. */
+static struct node *settle(struct cache *c, struct node *n) REQUIRES(c->lock)
 {
 	bool file = S_ISREG(n->row.mode);
 	bool idle = n->nr_open == 0 && n->refs == 0;
@@ -87,12 +88,28 @@ void node_settle(struct cache *c, struct node *n)
 		n->row.has_memory = false;
 	}
 	if (n->nlookup > 0 || n->refs > 0 || !list_empty(&n->pending_link))
-		return;
-	node_part(c, n);
+		return NULL;
+	struct node *base = part(c, n);
+
 	map_del(&c->nodes, &n->by_id);
 	list_del(&n->wait_link);
 	xattrs_clear(&n->xattrs);
 	slab_free(&c->node_slab, n);
+	return base;
+}
+
+void node_settle(struct cache *c, struct node *n)
+{
+	for (struct node *next = n; next;)
+		next = settle(c, next);
+}
+
+void node_part(struct cache *c, struct node *n)
+{
+	struct node *base = part(c, n);
+
+	if (base)
+		node_settle(c, base);
 }
 
 struct node *node_get(struct cache *c, uint64_t id)

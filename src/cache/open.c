@@ -91,7 +91,7 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 	int r = open_file(c, h);
 
 	mutex_lock(&c->lock);
-	if (r < 0) {
+	if (r != 0) {
 		n->nr_indirect -= !h->direct;
 		count_close(c, n, h->write);
 		free(h);
@@ -119,6 +119,11 @@ static int send_round(struct cache *c, struct caller who, struct node *n, int fl
 	return write ? -EBUSY : 0;
 }
 
+static bool unknown_reader(struct caller who, const struct node *n)
+{
+	return !who.tid && n->state == NODE_PROCESSING && n->pending && !n->shown;
+}
+
 static int check_open(struct cache *c, struct caller who, struct node *n, int flags)
 	REQUIRES(c->lock)
 {
@@ -137,8 +142,7 @@ static int check_open(struct cache *c, struct caller who, struct node *n, int fl
 		return write ? spare_claim(c, who, n, flags) : 0;
 	/* Who asks for an unfinished version without being known is not told apart from those who must not see it. */
 	if (!write)
-		return !who.tid && n->state == NODE_PROCESSING && n->pending && !n->shown ? -ESTALE
-											  : 0;
+		return unknown_reader(who, n) ? -ESTALE : 0;
 	if (n->state == NODE_COMPLETE && !(n->row.flags & OBJECT_IN_PLACE))
 		return send_round(c, who, n, flags, write);
 	/* What was begun under this name stays as it is: truncating it means to begin again, and so does writing when its last
@@ -273,24 +277,25 @@ static int create_node(struct cache *c, struct caller who, struct version_of *of
 
 	if (r == 0 && (flags & O_EXCL))
 		return -EEXIST;
-	if (r < 0 && r != -ENOENT)
-		return r;
 	if (r == -ENOENT)
 		return version_new(c, who, of, ret);
+	if (r != 0)
+		return r;
 	of->old = &old;
 	r = create_over(c, who, of, flags, ret);
 	of->old = NULL;
 	return r;
 }
 
-int cache_create(struct cache *c, struct caller who, uint64_t parent, struct name name, mode_t mode,
-		 int flags, struct cache_entry *ret, struct handle **ret_h)
+int cache_create(struct cache *c, struct caller who, uint64_t parent, struct new_file what,
+		 struct cache_entry *ret, struct handle **ret_h)
 {
-	struct version_of of = {
-		.parent = parent, .name = name, .mode = mode, .truncated = flags & O_TRUNC
-	};
+	struct version_of of = { .parent = parent,
+				 .name = what.name,
+				 .mode = what.mode,
+				 .truncated = what.flags & O_TRUNC };
 	struct node *v = NULL;
-	int r = name_check(name);
+	int r = name_check(what.name);
 
 	mutex_lock(&c->lock);
 	retry_end(c, who);
@@ -298,10 +303,10 @@ int cache_create(struct cache *c, struct caller who, uint64_t parent, struct nam
 	if (r == 0)
 		r = room_for(c, 0);
 	if (r == 0)
-		r = create_node(c, who, &of, flags, &v);
-	if (r < 0)
+		r = create_node(c, who, &of, what.flags, &v);
+	if (r != 0)
 		return r;
-	r = created(c, who, v, flags, ret, ret_h);
+	r = created(c, who, v, what.flags, ret, ret_h);
 	if (r == 0 && (v->row.flags & OBJECT_IN_PLACE)) {
 		r = publish(c, v, &(struct publish_at){ 0 });
 		if (r < 0) {
@@ -313,18 +318,18 @@ int cache_create(struct cache *c, struct caller who, uint64_t parent, struct nam
 	return r;
 }
 
-int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, mode_t mode, int flags,
+int cache_tmpfile(struct cache *c, struct caller who, uint64_t parent, struct new_file what,
 		  struct cache_entry *ret, struct handle **ret_h)
 {
-	struct version_of of = { .parent = parent, .mode = mode };
+	struct version_of of = { .parent = parent, .mode = what.mode };
 	struct node *v = NULL;
 	int r = room_for(c, 0);
 
 	if (r == 0)
 		r = version_new(c, who, &of, &v);
-	if (r < 0)
+	if (r != 0)
 		return r;
-	r = created(c, who, v, flags, ret, ret_h);
+	r = created(c, who, v, what.flags, ret, ret_h);
 	mutex_lock(&c->lock);
 	v->row.nlink = 0;
 	if (r == 0)
@@ -500,9 +505,8 @@ int cache_fallocate(struct cache *c, struct handle *h, int mode, uint64_t off_by
 }
 
 int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op,
-		void (*granted)(void *arg), void *arg, uint64_t *ticket)
+		const struct flock_wait *wait, uint64_t *ret_ticket)
 {
-	struct flock_wait wait = { granted, arg };
 	int r;
 
 	if (op == LOCK_UN) {
@@ -513,8 +517,7 @@ int cache_flock(struct cache *c, struct handle *h, uint64_t owner, int op,
 	if (!h->lock_object)
 		h->lock_object = h->node->row.id;
 	h->lock_owner = owner;
-	r = flock_lock(c->flocks, h->lock_object, owner, op == LOCK_EX, ticket ? &wait : NULL,
-		       ticket);
+	r = flock_lock(c->flocks, h->lock_object, owner, op == LOCK_EX, wait, ret_ticket);
 	tell_granted(c);
 	mutex_unlock(&c->lock);
 	return r;

@@ -74,6 +74,24 @@ static int row_of_new_version(struct cache *c, struct caller who, const struct v
 	return 0;
 }
 
+/* @v, new in the table, is being written. */
+static void begin(struct cache *c, struct node *v, const struct version_of *of) REQUIRES(c->lock)
+{
+	v->state = NODE_PROCESSING;
+	v->refs = 1;
+	v->new_object = !of->old;
+	v->truncated = of->truncated;
+	c->nr_processing++;
+	if (!of->old || of->truncated)
+		return;
+	v->base_gen = of->old->gen;
+	v->base_object = v->row.id;
+	policy_busy(c->policy, v->base_object, 1);
+	v->base = of->base;
+	if (v->base)
+		v->base->refs++;
+}
+
 int version_new(struct cache *c, struct caller who, const struct version_of *of, struct node **ret)
 {
 	struct object_row row;
@@ -81,7 +99,7 @@ int version_new(struct cache *c, struct caller who, const struct version_of *of,
 
 	if (r == 0)
 		r = row_of_new_version(c, who, of, &row);
-	if (r < 0)
+	if (r != 0)
 		return r;
 	uint64_t hash = of->name.s ? name_hash(c->seed, of->name) : 0;
 
@@ -94,19 +112,7 @@ int version_new(struct cache *c, struct caller who, const struct version_of *of,
 	v = node_new(c, row.gen, &row);
 	r = v ? 0 : -ENOMEM;
 	if (v) {
-		v->state = NODE_PROCESSING;
-		v->refs = 1;
-		v->new_object = !of->old;
-		v->truncated = of->truncated;
-		v->base_gen = of->old && !of->truncated ? of->old->gen : 0;
-		if (v->base_gen) {
-			v->base_object = row.id;
-			policy_busy(c->policy, row.id, 1);
-			v->base = of->base;
-			if (v->base)
-				v->base->refs++;
-		}
-		c->nr_processing++;
+		begin(c, v, of);
 		writer_add(v, who.tid);
 		(void)note_access(c, who, RUN_CREATE, v, name_key(of->parent, hash));
 		r = of->name.s ? pending_join(c, v, of->parent, hash, of->name) : 0;

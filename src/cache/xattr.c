@@ -420,17 +420,16 @@ static int change_rows(struct meta_db *db, struct xattr_op *x, uint64_t object)
 static int xattr_run(struct meta_db *db, struct meta_op *op)
 {
 	struct xattr_op *x = (struct xattr_op *)op;
-	struct cache *c = x->c;
 	int r = 0;
 
-	mutex_lock(&c->lock);
+	mutex_lock(&x->c->lock);
 	bool pending = xattrs_pending(x->n);
 	const struct object_row *row = pending ? x->n->publishing : &x->n->row;
 	uint64_t object = row ? row->id : 0;
 
 	if (pending)
 		r = change_list(x);
-	mutex_unlock(&c->lock);
+	mutex_unlock(&x->c->lock);
 	return r == 0 && object ? change_rows(db, x, object) : r;
 }
 
@@ -559,12 +558,23 @@ static bool list_stored(void *arg, const char *name)
 	return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? true : list_name(arg, name);
 }
 
+static int list_rows(struct cache *c, uint64_t object, struct xattr_list *l)
+{
+	struct meta_db *db;
+	int r = meta_read_begin(c->meta, &db);
+
+	if (r < 0)
+		return r;
+	r = meta_xattr_scan(db, object, list_stored, l);
+	meta_read_end(c->meta, db);
+	return r;
+}
+
 /* NOLINTNEXTLINE(readability-non-const-parameter): list_name() writes to it */
 int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_t *ret_len)
 {
 	struct xattr_list l = { buf, cap, 0 };
 	struct node *n = node_get(c, node);
-	struct meta_db *db;
 	char name[64];
 	int r = 0;
 
@@ -587,11 +597,7 @@ int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_
 		(void)list_name(&l, list_entry(at, struct xattr, link)->name);
 	mutex_unlock(&c->lock);
 	if (!pending)
-		r = meta_read_begin(c->meta, &db);
-	if (!pending && r == 0) {
-		r = meta_xattr_scan(db, object, list_stored, &l);
-		meta_read_end(c->meta, db);
-	}
+		r = list_rows(c, object, &l);
 	node_put(c, n);
 	*ret_len = l.len;
 	return r == 0 && cap > 0 && l.len > cap ? -ERANGE : r;

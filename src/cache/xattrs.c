@@ -75,6 +75,6 @@ int xattrs_del(struct list *l, const char *name)
 
 void xattrs_clear(struct list *l)
 {
-	while (!list_empty(l))
-		drop(list_entry(l->next, struct xattr, link));
+	for (struct list *at = list_pop(l); at; at = list_pop(l))
+		free(list_entry(at, struct xattr, link));
 }

@@ -73,12 +73,10 @@ static int add(struct fs_session *s, fuse_req_t req, const struct handle *h)
 
 int backing_get(struct fs_session *s, fuse_req_t req, const struct handle *h)
 {
-	struct fs_backings *t = s->backings;
-	uint64_t node = handle_node(h);
 	int id;
 
-	mutex_lock(&t->lock);
-	struct map_node *m = map_find(&t->map, node);
+	mutex_lock(&s->backings->lock);
+	struct map_node *m = map_find(&s->backings->map, handle_node(h));
 
 	if (m) {
 		struct backing *b = map_entry(m, struct backing, by_node);
@@ -88,7 +86,7 @@ int backing_get(struct fs_session *s, fuse_req_t req, const struct handle *h)
 	} else {
 		id = add(s, req, h);
 	}
-	mutex_unlock(&t->lock);
+	mutex_unlock(&s->backings->lock);
 	return id;
 }
 

@@ -123,7 +123,7 @@ static void lock_or_wait(struct fs_session *s, fuse_req_t req, struct handle *h,
 	list_add_tail(&s->locks->waiting, &w->link);
 	mutex_unlock(&s->locks->lock);
 	fuse_req_interrupt_func(req, interrupted, s);
-	int r = cache_flock(s->cache, h, owner, op, granted, w, &ticket);
+	int r = cache_flock(s->cache, h, owner, op, &(struct flock_wait){ granted, w }, &ticket);
 
 	if (r == -EWOULDBLOCK) {
 		set_ticket(s, w, ticket);
@@ -145,7 +145,7 @@ void op_flock(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_file_info *fi, 
 	if (!h)
 		reply_err(req, -EBADF);
 	else if (what == LOCK_UN || (op & LOCK_NB))
-		reply_err(req, cache_flock(s->cache, h, fi->lock_owner, what, NULL, NULL, NULL));
+		reply_err(req, cache_flock(s->cache, h, fi->lock_owner, what, NULL, NULL));
 	else
 		lock_or_wait(s, req, h, fi->lock_owner, what);
 }

@@ -105,9 +105,10 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 	struct fs_session *s = session_of(req);
 	struct cache_entry e;
 	struct handle *h = NULL;
-	int r = control_name(parent, name) ? -EPERM
-					   : cache_create(s->cache, caller_of(req), parent,
-							  name_of(name), mode, fi->flags, &e, &h);
+	int r = control_name(parent, name)
+			? -EPERM
+			: cache_create(s->cache, caller_of(req), parent,
+				       (struct new_file){ name_of(name), mode, fi->flags }, &e, &h);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -123,7 +124,9 @@ static void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fu
 	struct handle *h = NULL;
 	int r = control_owns(parent)
 			? -EPERM
-			: cache_tmpfile(s->cache, caller_of(req), parent, mode, fi->flags, &e, &h);
+			: cache_tmpfile(s->cache, caller_of(req), parent,
+					(struct new_file){ .mode = mode, .flags = fi->flags }, &e,
+					&h);
 
 	if (r < 0)
 		reply_err(req, r);
@@ -233,6 +236,7 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino UNUSED, off_t off, int whenc
 		(void)fuse_reply_lseek(req, at);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the signature is libfuse's */
 static void op_copy(fuse_req_t req, fuse_ino_t ino_in UNUSED, off_t off_in,
 		    struct fuse_file_info *fi_in, fuse_ino_t ino_out UNUSED, off_t off_out,
 		    struct fuse_file_info *fi_out, size_t len, int flags)

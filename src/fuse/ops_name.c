@@ -18,7 +18,7 @@ void lookup_again(struct fs_session *s, fuse_req_t req, uint64_t parent, struct 
 	struct cache_entry e = { 0 };
 	uint64_t deadline = 0;
 	uint64_t seq = parking_seq(s);
-	int r = cache_lookup(s->cache, caller_of(req), parent, name, wait, &e, &deadline);
+	int r = cache_lookup(s->cache, caller_of(req), parent, name, &e, wait ? &deadline : NULL);
 
 	if (r == -EINPROGRESS)
 		park(s, req, parent, name, deadline, seq);
