@@ -328,6 +328,10 @@ int placement_of(struct cache *c, uint64_t dir, struct placement *ret) MUST_CHEC
 void apply_pin(struct object_row *row, const struct placement *p);
 bool row_pinned(const struct object_row *row, int64_t now_ns);
 
+/* sum.c */
+/** node_sum - see that node.sum is that of the file as it is. -ENODATA: not published, or no bytes. Reads the whole file. */
+int node_sum(struct cache *c, struct node *n) MUST_CHECK EXCLUDES(c->lock);
+
 /* attr.c */
 /** row_store - measure the node's file and write its attributes to the metadata. A version that is not published, or an
  * object that is gone, is no error. */

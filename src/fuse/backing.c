@@ -50,33 +50,34 @@ void backings_free(struct fs_backings *t)
 }
 
 #if HAVE_FUSE_PASSTHROUGH
-static int add(struct fs_session *s, fuse_req_t req, const struct handle *h)
-	REQUIRES(s->backings->lock)
+static int add(struct fs_backings *t, fuse_req_t req, uint64_t node, int fd) REQUIRES(t->lock)
 {
-	AUTO_CLOSE int fd = -1;
 	struct backing *b = calloc(1, sizeof *b);
-	int r = b ? handle_share(s->cache, h, &fd) : -ENOMEM;
 
-	if (r == 0) {
-		errno = EOPNOTSUPP;
-		b->id = fuse_passthrough_open(req, fd);
-		r = b->id > 0 ? 0 : -errno;
-	}
-	if (r < 0) {
+	if (!b)
+		return -ENOMEM;
+	errno = EOPNOTSUPP;
+	b->id = fuse_passthrough_open(req, fd);
+	if (b->id <= 0) {
+		int r = -errno;
+
 		free(b);
 		return r;
 	}
 	b->refs = 1;
-	map_add(&s->backings->map, &b->by_node, handle_node(h));
+	map_add(&t->map, &b->by_node, node);
 	return b->id;
 }
 
 int backing_get(struct fs_session *s, fuse_req_t req, const struct handle *h)
 {
+	struct fs_backings *t = s->backings;
+	uint64_t node = handle_node(h);
+	AUTO_CLOSE int fd = -1;
 	int id;
 
-	mutex_lock(&s->backings->lock);
-	struct map_node *m = map_find(&s->backings->map, handle_node(h));
+	mutex_lock(&t->lock);
+	struct map_node *m = map_find(&t->map, node);
 
 	if (m) {
 		struct backing *b = map_entry(m, struct backing, by_node);
@@ -84,9 +85,11 @@ int backing_get(struct fs_session *s, fuse_req_t req, const struct handle *h)
 		b->refs++;
 		id = b->id;
 	} else {
-		id = add(s, req, h);
+		id = handle_share(s->cache, h, &fd);
+		if (id == 0)
+			id = add(t, req, node, fd);
 	}
-	mutex_unlock(&s->backings->lock);
+	mutex_unlock(&t->lock);
 	return id;
 }
 
