@@ -50,7 +50,7 @@ int node_sum(struct cache *c, struct node *n)
 		return -ENODATA;
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = -errno;
-	if (r < 0)
+	if (r != 0)
 		return r;
 	mutex_lock(&c->lock);
 	bool known = n->sum_known && n->sum_mtime_ns == timespec_ns(st.st_mtim);
