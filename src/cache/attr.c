@@ -44,7 +44,7 @@ int row_store(struct cache *c, struct node *n)
 	bool published = n->state == NODE_COMPLETE;
 
 	node_attr(c, n, &a);
-	if (S_ISREG(n->row.mode)) {
+	if (S_ISREG(n->type)) {
 		n->row.size_bytes = (uint64_t)a.st.st_size;
 		n->row.memory_bytes = (uint64_t)a.st.st_blocks * 512;
 		n->row.mtime_ns = timespec_ns(a.st.st_mtim);
@@ -205,13 +205,13 @@ static struct node *base_node(struct cache *c, struct node *n)
 static int setattr_node(struct cache *c, struct caller who, struct node *n, struct handle *h,
 			const struct cache_setattr *s)
 {
-	bool file = S_ISREG(n->row.mode);
+	bool file = S_ISREG(n->type);
 	int r = 0;
 
 	if (s->set & SET_SIZE)
-		r = file		   ? set_size(c, who, n, h, s->size_bytes)
-		    : S_ISDIR(n->row.mode) ? -EISDIR
-					   : -EINVAL;
+		r = file	       ? set_size(c, who, n, h, s->size_bytes)
+		    : S_ISDIR(n->type) ? -EISDIR
+				       : -EINVAL;
 	if (r == 0 && file && (s->set & (SET_ATIME | SET_MTIME)))
 		r = set_file_times(c, n, s);
 	if (r < 0)

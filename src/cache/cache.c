@@ -160,7 +160,7 @@ static void drop_nodes(struct cache *c)
 			n->base = NULL; /* goes as well */
 			version_give_up(c, n);
 			n->refs = 0;
-			if (S_ISREG(n->row.mode) && n->state == NODE_ORPHAN && n->row.has_memory)
+			if (S_ISREG(n->type) && n->state == NODE_ORPHAN && n->row.has_memory)
 				memory_remove(c->memory, node_id(n));
 			if (n->fd >= 0)
 				(void)close(n->fd);

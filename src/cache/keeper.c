@@ -46,7 +46,7 @@ static void give_grace(struct cache *c, uint64_t object) REQUIRES(c->lock)
 
 void note_stat(struct cache *c, struct caller who, const struct node *n)
 {
-	if (S_ISREG(n->row.mode) && runs_stat(c->runs, who.tid, n->row.id))
+	if (S_ISREG(n->type) && runs_stat(c->runs, who.tid, n->row.id))
 		give_grace(c, n->row.id);
 }
 
@@ -61,7 +61,7 @@ bool note_access(struct cache *c, struct caller who, enum run_op op, struct node
 		.now_ns = clock_mono_ns(),
 	};
 
-	if (n && !S_ISREG(n->row.mode))
+	if (n && !S_ISREG(n->type))
 		return false;
 	if (a.object && policy_place(c->policy, a.object, &heat))
 		a.last = heat.at;

@@ -39,6 +39,7 @@ struct node *node_new(struct cache *c, uint64_t id, const struct object_row *row
 	if (!n)
 		return NULL;
 	n->row = *row;
+	n->type = row->mode & S_IFMT;
 	n->fd = -1;
 	n->state = NODE_COMPLETE;
 	list_init(&n->pending_link);
@@ -73,7 +74,7 @@ static struct node *part(struct cache *c, struct node *n) REQUIRES(c->lock)
 /* Returns what is to be settled then. */
 static struct node *settle(struct cache *c, struct node *n) REQUIRES(c->lock)
 {
-	bool file = S_ISREG(n->row.mode);
+	bool file = S_ISREG(n->type);
 	bool idle = n->nr_open == 0 && n->refs == 0;
 
 	if (idle)

@@ -39,6 +39,7 @@ enum { NR_WRITERS = 4 };
 struct node {
 	struct map_node
 		by_id; /* key: the node id: the generation of a file's version, the object id of all else */
+	mode_t type; /* S_IFMT of row.mode: never changes, so it may be read without the lock */
 	struct object_row row;
 	uint64_t nlookup; /* references of the kernel */
 	uint32_t refs;	  /* handles and calls under way */

@@ -171,7 +171,7 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 	if (r == -ESTALE)
 		(void)retry_note(c, who, n, flags, write);
 	if (r == 0)
-		r = S_ISREG(n->row.mode) ? check_open(c, who, n, flags) : -EINVAL;
+		r = S_ISREG(n->type) ? check_open(c, who, n, flags) : -EINVAL;
 	mutex_unlock(&c->lock);
 	if (r == 0)
 		r = handle_new(c, n, who, flags, ret);

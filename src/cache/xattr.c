@@ -227,14 +227,14 @@ static int get_own(struct cache *c, struct node *n, const char *name, char *buf,
 	char text[256];
 	int r = 0;
 
-	if (S_ISDIR(n->row.mode) && k >= 0) {
+	if (S_ISDIR(n->type) && k >= 0) {
 		r = placement_of(c, n->row.id, &pl);
 		if (r < 0)
 			return r;
 		return give(text, placement_format(&pl, (enum placement_key)k, text, sizeof text),
 			    buf, cap, ret_len);
 	}
-	if (!v || !S_ISREG(n->row.mode))
+	if (!v || !S_ISREG(n->type))
 		return -ENODATA;
 	if (v->get == get_sum)
 		r = node_sum(c, n);
@@ -379,7 +379,7 @@ static int set_placement(struct cache *c, struct node *n, struct xattr_op *x, en
 	struct meta_db *db;
 	uint64_t parent;
 
-	if (!S_ISDIR(n->row.mode))
+	if (!S_ISDIR(n->type))
 		return -ENOTDIR;
 	int r = meta_read_begin(c->meta, &db);
 
@@ -425,7 +425,7 @@ static int change_own(struct cache *c, struct node *n, struct xattr_op *x, const
 {
 	int k = placement_key_of(own);
 
-	if (k == PLACE_PIN && S_ISREG(n->row.mode))
+	if (k == PLACE_PIN && S_ISREG(n->type))
 		return set_pin(c, n, x);
 	if (k >= 0)
 		return set_placement(c, n, x, (enum placement_key)k);
@@ -449,7 +449,7 @@ static int change(struct cache *c, uint64_t node, struct xattr_op *x)
 	x->n = n;
 	if (own)
 		r = change_own(c, n, x, own);
-	else if (!S_ISREG(n->row.mode) && !S_ISDIR(n->row.mode))
+	else if (!S_ISREG(n->type) && !S_ISDIR(n->type))
 		r = -EPERM; /* xattr(7): not on links and special files */
 	else
 		r = meta_submit(c->meta, &x->op);
@@ -519,11 +519,11 @@ int cache_listxattr(struct cache *c, uint64_t node, char *buf, size_t cap, size_
 
 	if (!n)
 		return -ESTALE;
-	for (size_t i = 0; i < NR_VIRTUAL && S_ISREG(n->row.mode); i++) {
+	for (size_t i = 0; i < NR_VIRTUAL && S_ISREG(n->type); i++) {
 		(void)snprintf(name, sizeof name, PREFIX "%s", virtuals[i].name);
 		(void)list_name(&l, name);
 	}
-	for (int k = 0; k < NR_PLACE && S_ISDIR(n->row.mode); k++) {
+	for (int k = 0; k < NR_PLACE && S_ISDIR(n->type); k++) {
 		(void)snprintf(name, sizeof name, PREFIX "%s",
 			       placement_name((enum placement_key)k));
 		(void)list_name(&l, name);

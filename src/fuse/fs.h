@@ -61,9 +61,11 @@ void reply_attr(fuse_req_t req, const struct cache_attr *a);
 int handles_new(struct fs_handles **ret) MUST_CHECK;
 /** handles_free - @fn frees those that the end of the mount left. */
 void handles_free(struct fs_handles *t, void (*fn)(void *h));
-/** handles_add - the number for @h; 0 when memory is short. handles_get - NULL: no such handle. handles_del - and take it out. */
+/** handles_add - the number for @h; 0 when memory is short. handles_get - NULL: no such handle; else it is in use
+ * until handles_put. handles_del - take it out, once nobody uses it. */
 uint64_t handles_add(struct fs_handles *t, void *h);
 void *handles_get(struct fs_handles *t, uint64_t fh);
+void handles_put(struct fs_handles *t, uint64_t fh);
 void *handles_del(struct fs_handles *t, uint64_t fh);
 
 /* backing.c: one backing id for all passthrough opens of a node at a time, as the kernel demands. */

@@ -136,7 +136,8 @@ int fs_guard(char *const *argv)
 	int sig = 0;
 
 	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, NULL); /* of a terminal, of those who stop a service */
+	(void)pthread_sigmask(SIG_SETMASK, &all,
+			      NULL); /* of a terminal, of those who stop a service */
 	(void)prctl(PR_SET_NAME, GUARD_NAME);
 	(void)close_range(STDOUT_FILENO, ~0U, 0);
 	if (chdir("/") < 0 || prctl(PR_SET_PDEATHSIG, GUARD_SIGNAL) < 0)

@@ -8,12 +8,14 @@ enum { FIRST_SLOTS = 256 };
 
 struct slot {
 	void *h;	    /* NULL: free */
+	uint32_t users;	    /* requests under way with it */
 	uint32_t used;	    /* how often the slot was given out */
 	uint32_t next_free; /* index + 1 */
 };
 
 struct fs_handles {
 	struct mutex lock;
+	struct cond idle; /* a slot has no users any more */
 	struct slot *slots;
 	uint32_t nr;
 	uint32_t free; /* index + 1; 0: none */
@@ -26,6 +28,7 @@ int handles_new(struct fs_handles **ret)
 	if (!t)
 		return -ENOMEM;
 	mutex_init(&t->lock);
+	cond_init(&t->idle);
 	*ret = t;
 	return 0;
 }
@@ -38,6 +41,7 @@ void handles_free(struct fs_handles *t, void (*fn)(void *h))
 		if (t->slots[i].h)
 			fn(t->slots[i].h);
 	}
+	cond_fini(&t->idle);
 	mutex_fini(&t->lock);
 	free(t->slots);
 	free(t);
@@ -91,14 +95,32 @@ void *handles_get(struct fs_handles *t, uint64_t fh)
 	struct slot *s = find(t, fh);
 	void *h = s ? s->h : NULL;
 
+	if (s)
+		s->users++;
 	mutex_unlock(&t->lock);
 	return h;
+}
+
+void handles_put(struct fs_handles *t, uint64_t fh)
+{
+	mutex_lock(&t->lock);
+	struct slot *s = find(t, fh);
+
+	if (s && --s->users == 0)
+		cond_broadcast(&t->idle);
+	mutex_unlock(&t->lock);
 }
 
 void *handles_del(struct fs_handles *t, uint64_t fh)
 {
 	mutex_lock(&t->lock);
 	struct slot *s = find(t, fh);
+
+	/* The kernel sends the release after the answers to all else, but whoever answered may not be through yet. */
+	while (s && s->users > 0) {
+		cond_wait(&t->idle, &t->lock);
+		s = find(t, fh);
+	}
 	void *h = s ? s->h : NULL;
 
 	if (s) {

@@ -148,4 +148,6 @@ void op_flock(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_file_info *fi, 
 		reply_err(req, cache_flock(s->cache, h, fi->lock_owner, what, NULL, NULL));
 	else
 		lock_or_wait(s, req, h, fi->lock_owner, what);
+	if (h)
+		handles_put(s->handles, fi->fh);
 }

@@ -108,6 +108,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_s
 	int r = control_owns(ino) ? -EPERM
 				  : cache_setattr(s->cache, caller_of(req), ino, h, &set, &a);
 
+	if (h)
+		handles_put(s->handles, fi->fh);
 	if (r < 0)
 		reply_err(req, r);
 	else

@@ -155,6 +155,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	buf.buf[0].fd = handle_fd(h);
 	buf.buf[0].pos = off;
 	(void)fuse_reply_data(req, &buf, 0);
+	handles_put(s->handles, fi->fh);
 }
 
 static void op_write_buf(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_bufvec *in, off_t off,
@@ -167,6 +168,7 @@ static void op_write_buf(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_bufv
 	int r = h ? handle_fd_write(s->cache, h, &fd) : -EBADF;
 
 	if (r < 0) {
+		handles_put(s->handles, fi->fh);
 		reply_err(req, r);
 		return;
 	}
@@ -175,6 +177,7 @@ static void op_write_buf(fuse_req_t req, fuse_ino_t ino UNUSED, struct fuse_bufv
 	out.buf[0].pos = off;
 	ssize_t n = fuse_buf_copy(&out, in, 0);
 
+	handles_put(s->handles, fi->fh);
 	if (n < 0)
 		reply_err(req, (int)n);
 	else
@@ -186,7 +189,11 @@ static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct fs_session *s = session_of(req);
 	struct handle *h = control_owns(ino) ? NULL : handles_get(s->handles, fi->fh);
 
-	reply_err(req, h ? cache_flush(s->cache, caller_of(req), h) : 0);
+	int r = h ? cache_flush(s->cache, caller_of(req), h) : 0;
+
+	if (h)
+		handles_put(s->handles, fi->fh);
+	reply_err(req, r);
 }
 
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -210,7 +217,10 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino UNUSED, int datasync UNUSED,
 	struct fs_session *s = session_of(req);
 	struct handle *h = handles_get(s->handles, fi->fh);
 
-	reply_err(req, h ? cache_fsync(s->cache, h) : -EBADF);
+	int r = h ? cache_fsync(s->cache, h) : -EBADF;
+
+	handles_put(s->handles, fi->fh);
+	reply_err(req, r);
 }
 
 static void op_fallocate(fuse_req_t req, fuse_ino_t ino UNUSED, int mode, off_t offset,
@@ -219,8 +229,10 @@ static void op_fallocate(fuse_req_t req, fuse_ino_t ino UNUSED, int mode, off_t 
 	struct fs_session *s = session_of(req);
 	struct handle *h = handles_get(s->handles, fi->fh);
 
-	reply_err(req, h ? cache_fallocate(s->cache, h, mode, (uint64_t)offset, (uint64_t)length)
-			 : -EBADF);
+	int r = h ? cache_fallocate(s->cache, h, mode, (uint64_t)offset, (uint64_t)length) : -EBADF;
+
+	handles_put(s->handles, fi->fh);
+	reply_err(req, r);
 }
 
 static void op_lseek(fuse_req_t req, fuse_ino_t ino UNUSED, off_t off, int whence,
@@ -229,9 +241,11 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino UNUSED, off_t off, int whenc
 	struct fs_session *s = session_of(req);
 	struct handle *h = handles_get(s->handles, fi->fh);
 	off_t at = h ? lseek(handle_fd(h), off, whence) : -1;
+	int r = h ? -errno : -EBADF;
 
+	handles_put(s->handles, fi->fh);
 	if (at < 0)
-		reply_err(req, h ? -errno : -EBADF);
+		reply_err(req, r);
 	else
 		(void)fuse_reply_lseek(req, at);
 }
@@ -245,16 +259,16 @@ static void op_copy(fuse_req_t req, fuse_ino_t ino_in UNUSED, off_t off_in,
 	struct handle *in = handles_get(s->handles, fi_in->fh);
 	struct handle *out = handles_get(s->handles, fi_out->fh);
 	int fd = -1;
-	int r = in && out ? handle_fd_write(s->cache, out, &fd) : -EBADF;
+	ssize_t n = in && out ? handle_fd_write(s->cache, out, &fd) : -EBADF;
 
-	if (r < 0) {
-		reply_err(req, r);
-		return;
+	if (n == 0) {
+		n = copy_file_range(handle_fd(in), &off_in, fd, &off_out, len, (unsigned)flags);
+		n = n < 0 ? -errno : n;
 	}
-	ssize_t n = copy_file_range(handle_fd(in), &off_in, fd, &off_out, len, (unsigned)flags);
-
+	handles_put(s->handles, fi_in->fh);
+	handles_put(s->handles, fi_out->fh);
 	if (n < 0)
-		reply_err(req, -errno);
+		reply_err(req, (int)n);
 	else
 		(void)fuse_reply_write(req, (size_t)n);
 }
