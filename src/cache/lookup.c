@@ -92,13 +92,26 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 	return 0;
 }
 
+/* @v is what the caller will open: it is not finished before. */
+static void reserve(struct cache *c, struct caller who, struct node *v, struct cache_entry *ret)
+	REQUIRES(c->lock)
+{
+	struct retry *again = retry_find(c, who.tid);
+
+	writer_add(v, who.tid);
+	if (again && !again->answer) {
+		again->answer = node_id(v);
+		v->nr_reserved++;
+	}
+	node_entry(c, v, 0, ret);
+}
+
 /* The caller opened an older node of this object for writing and was sent round: the version that it shall write. */
 static int lookup_writer(struct cache *c, struct caller who, const struct version_of *what,
 			 struct cache_entry *ret)
 {
 	struct version_of of = *what;
 	struct node *v = NULL;
-	int r = 0;
 
 	mutex_lock(&c->lock);
 	struct retry *again = retry_find(c, who.tid);
@@ -110,20 +123,16 @@ static int lookup_writer(struct cache *c, struct caller who, const struct versio
 	if (!v && p && !of.truncated)
 		v = pending_shared(p);
 	if (v)
-		v->refs++;
+		reserve(c, who, v, ret);
 	mutex_unlock(&c->lock);
-	if (!v)
-		r = version_new(c, who, &of, &v);
+	if (v)
+		return 0;
+	int r = version_new(c, who, &of, &v);
+
 	if (r < 0)
 		return r;
 	mutex_lock(&c->lock);
-	again = retry_find(c, who.tid);
-	writer_add(v, who.tid);
-	if (again && !again->answer) {
-		again->answer = node_id(v);
-		v->nr_reserved++;
-	}
-	node_entry(c, v, 0, ret);
+	reserve(c, who, v, ret);
 	mutex_unlock(&c->lock);
 	node_put(c, v);
 	return 0;
