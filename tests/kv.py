@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 
+import pytest
 import syscalls
 
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -143,6 +144,12 @@ class Daemon:
         """Why the daemon has no passthrough or io_uring, in its own words; None when it has it."""
         found = re.search(rf"^.*\b{feature}(?:=off|=no|: no| is not).*$", self.log(), re.M)
         return found and found.group(0)
+
+    def needs_libfuse(self, version, what):
+        """Skip the test when the daemon was built with an older libfuse, which has not @what."""
+        found = re.search(r"libfuse=(\d+)\.(\d+)", self.log())
+        if (int(found[1]), int(found[2])) < version:
+            pytest.skip(f"libfuse before {version[0]}.{version[1]} has no {what}")
 
     def expect_errors(self, pattern):
         """Error lines that match are part of this test."""

@@ -322,17 +322,24 @@ def test_object_that_passes_the_budget_but_not_the_hard_limit_is_refused_at_its_
             os.rename(path, any_mount.path / "elsewhere")
         with kv.fails(errno.EFBIG):
             os.close(fd)
-    fd = os.open(any_mount.path, os.O_TMPFILE | os.O_RDWR)
-    kv.write_all(fd, bytes(20 * kv.MiB))
-    with kv.fails(errno.EFBIG):
-        syscalls.link_descriptor(fd, any_mount.path / "elsewhere")
-    os.close(fd)
     kv.eventually(lambda: any_mount.free_bytes() >= 15 * kv.MiB, what="the bytes are free")
     assert listed(any_mount) <= {"key"}
     if other.kv.exists(key):
         assert other.kv.get(key) == kv.pattern(kv.MiB)
     kv.put(temporary, kv.pattern(16 * kv.MiB))
     assert other.kv.get(temporary) == kv.pattern(16 * kv.MiB)
+
+
+@pytest.mark.options(ram_size="16M")
+def test_o_tmpfile_that_passes_the_budget_gets_no_name(any_mount):
+    any_mount.needs_libfuse((3, 17), "O_TMPFILE")
+    fd = os.open(any_mount.path, os.O_TMPFILE | os.O_RDWR)
+    kv.write_all(fd, bytes(20 * kv.MiB))
+    with kv.fails(errno.EFBIG):
+        syscalls.link_descriptor(fd, any_mount.path / "key")
+    os.close(fd)
+    kv.eventually(lambda: any_mount.free_bytes() == 16 * kv.MiB, what="the bytes are free")
+    assert listed(any_mount) == set()
 
 
 @pytest.mark.options(ram_size="16M")

@@ -185,6 +185,7 @@ def test_link_after_close_publishes_under_both_names(mount, other):
 
 
 def test_o_tmpfile_is_published_by_linkat(any_mount, other):
+    any_mount.needs_libfuse((3, 17), "O_TMPFILE")
     path = any_mount.path / "key"
     fd = begin(other, any_mount.path, flags=os.O_TMPFILE | os.O_RDWR)
     assert os.listdir(any_mount.path) == []
@@ -197,6 +198,7 @@ def test_o_tmpfile_is_published_by_linkat(any_mount, other):
 
 @pytest.mark.parametrize("death", ["close", "SIGKILL"])
 def test_o_tmpfile_without_a_name_frees_its_bytes(mount, other, death):
+    mount.needs_libfuse((3, 17), "O_TMPFILE")
     before = mount.free_bytes()
     fd = begin(other, mount.path, flags=os.O_TMPFILE | os.O_RDWR | os.O_EXCL)
     assert mount.free_bytes() < before
