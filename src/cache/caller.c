@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What /proc tells of whoever sent a request. */
+#include "base/cleanup.h"
 #include "cache/node.h"
 
 #include <dirent.h>
@@ -83,24 +84,52 @@ static bool path_ends_with(const char *path, size_t len, struct name name)
 	       memcmp(path + len - name.len, name.s, name.len) == 0;
 }
 
-bool caller_holds(pid_t tid, struct name name)
+/* "ino:" of /proc/<pid>/fdinfo/<fd> (proc_pid_fdinfo(5), since Linux 5.14). */
+static bool has_ino(int fdinfo, const char *fd, uint64_t ino)
 {
-	char dir[32];
+	char buf[256];
+	int info = openat(fdinfo, fd, O_RDONLY | O_CLOEXEC);
+	ssize_t n = info < 0 ? -1 : read(info, buf, sizeof buf - 1);
+
+	if (info >= 0)
+		(void)close(info);
+	if (n <= 0)
+		return false;
+	buf[n] = '\0';
+	const char *at = strstr(buf, "\nino:\t");
+
+	return !at || strtoull(at + 6, NULL, 10) == ino;
+}
+
+static int open_proc(pid_t tid, const char *what)
+{
+	char path[32];
+
+	(void)snprintf(path, sizeof path, "/proc/%d/%s", tid, what);
+	return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+bool caller_holds(pid_t tid, struct name name, uint64_t ino)
+{
+	AUTO_CLOSE int fdinfo = open_proc(tid, "fdinfo");
+	int fds = open_proc(tid, "fd");
+	DIR *d = fds < 0 ? NULL : fdopendir(fds);
 	char path[PATH_MAX];
 	bool yes = false;
 
-	(void)snprintf(dir, sizeof dir, "/proc/%d/fd", tid);
-	DIR *d = opendir(dir);
-
+	if (!d && fds >= 0)
+		(void)close(fds);
 	if (!d)
 		return true;
 	struct dirent *e;
 
 	while (!yes && (e = readdir(d))) { /* NOLINT(concurrency-mt-unsafe): own stream */
-		ssize_t n = readlinkat(dirfd(d), e->d_name, path, sizeof path);
+		ssize_t n = readlinkat(fds, e->d_name, path, sizeof path);
 
 		/* A path that is too long to be told in full cannot be compared. */
-		yes = n > 0 && ((size_t)n == sizeof path || path_ends_with(path, (size_t)n, name));
+		yes = n > 0 &&
+		      ((size_t)n == sizeof path || path_ends_with(path, (size_t)n, name)) &&
+		      has_ino(fdinfo, e->d_name, ino);
 	}
 	(void)closedir(d);
 	return yes;

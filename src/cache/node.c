@@ -306,15 +306,18 @@ bool node_hidden(struct cache *c, struct node *n, struct caller who)
 	size_t len = 0;
 
 	mutex_lock(&c->lock);
-	if (n->state == NODE_PROCESSING && n->pending && !n->shown && who.tid &&
-	    !writes(n, who.tid)) {
+	const struct retry *again = retry_find(c, who.tid);
+	bool known = !who.tid || writes(n, who.tid) || (again && again->answer == node_id(n));
+	uint64_t ino = n->row.id;
+
+	if (n->state == NODE_PROCESSING && n->pending && !n->shown && !known) {
 		len = n->pending->len;
 		memcpy(name, n->pending->name, len);
 	}
 	mutex_unlock(&c->lock);
 	if (len == 0)
 		return false;
-	bool holds = caller_holds(who.tid, (struct name){ name, len });
+	bool holds = caller_holds(who.tid, (struct name){ name, len }, ino);
 
 	mutex_lock(&c->lock);
 	if (holds)

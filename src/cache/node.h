@@ -213,8 +213,8 @@ bool node_hidden(struct cache *c, struct node *n, struct caller who) EXCLUDES(c-
 bool caller_same(pid_t a, pid_t b);
 /** caller_killed - whether the process is dying by a signal. */
 bool caller_killed(pid_t tid);
-/** caller_holds - whether the process has a file of this name open, in whatever directory; true when it cannot be told. */
-bool caller_holds(pid_t tid, struct name name);
+/** caller_holds - whether the process has file @ino of this name open; true when it cannot be told. */
+bool caller_holds(pid_t tid, struct name name, uint64_t ino);
 
 /* publish.c */
 /** publish - make @v, unless that has happened, the current version of @name in @parent (or, with @name.s NULL, of the name that
