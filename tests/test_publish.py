@@ -528,3 +528,14 @@ def test_version_that_comes_to_its_end_twice_at_once_is_published_once(mount, sp
     assert spawn().kv.get(final) == DATA
     mount.restart("kill9")
     assert kv.get(final) == DATA
+
+
+def test_executing_a_program_with_an_unfinished_key_open_ends(any_mount, other):
+    """Exec closes the descriptor while the kernel holds locks that reading of the process in /proc waits for."""
+    path = any_mount.path / "key"
+    fd = begin(other, path, flags=WRITE_NEW | os.O_CLOEXEC)
+    child = other.os.posix_spawn("/bin/true", ["true"], {})
+    assert other.os.waitpid(child, 0)[1] == 0
+    assert not kv.exists(path)
+    other.os.close(fd)
+    assert kv.get(path) == DATA

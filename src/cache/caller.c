@@ -12,27 +12,33 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* The start of a small file, as a string. False when it cannot be read. */
+static bool read_text(int dir, const char *path, char *ret, size_t cap)
+{
+	AUTO_CLOSE int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, ret, cap - 1);
+
+	if (n <= 0)
+		return false;
+	ret[n] = '\0';
+	return true;
+}
+
+static bool read_proc(pid_t tid, const char *what, char *ret, size_t cap)
+{
+	char path[40];
+
+	(void)snprintf(path, sizeof path, "/proc/%d/%s", tid, what);
+	return read_text(AT_FDCWD, path, ret, cap);
+}
+
 /* The thread group of @tid: "Tgid:" of /proc/<pid>/status (proc_pid_status(5)); -1 when it is gone. */
 static pid_t tgid_of(pid_t tid)
 {
-	char path[40];
 	char buf[512];
-	pid_t tgid = -1;
+	const char *at = read_proc(tid, "status", buf, sizeof buf) ? strstr(buf, "\nTgid:\t") : NULL;
 
-	(void)snprintf(path, sizeof path, "/proc/%d/status", tid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
-
-	if (fd >= 0)
-		(void)close(fd);
-	if (n <= 0)
-		return -1;
-	buf[n] = '\0';
-	const char *at = strstr(buf, "\nTgid:\t");
-
-	if (at)
-		tgid = (pid_t)strtol(at + 7, NULL, 10);
-	return tgid;
+	return at ? (pid_t)strtol(at + 7, NULL, 10) : -1;
 }
 
 bool caller_same(pid_t a, pid_t b)
@@ -47,24 +53,17 @@ bool caller_same(pid_t a, pid_t b)
 	return g > 0 && g != a && syscall(SYS_tgkill, g, b, 0) == 0;
 }
 
-/* PF_SIGNALED (include/linux/sched.h) in field "flags" of /proc/<pid>/stat, the ninth: the seventh behind the name's ')'. */
+/* PF_SIGNALED (include/linux/sched.h) in field "flags" of /proc/<pid>/stat, the ninth: the seventh behind the name's ')'.
+ * An exec that closes a file waits for us with the lock held that stat takes; it has its memory by then. A process that dies
+ * has lost its memory before its files are closed, and statm, which takes no such lock, begins with 0 (proc_pid_statm(5)). */
 bool caller_killed(pid_t tid)
 {
 	enum { PF_SIGNALED_BIT = 0x400 };
-	char path[32];
 	char buf[512];
 
-	if (tid == 0)
+	if (tid == 0 || !read_proc(tid, "statm", buf, sizeof buf) || buf[0] != '0' ||
+	    !read_proc(tid, "stat", buf, sizeof buf))
 		return false;
-	(void)snprintf(path, sizeof path, "/proc/%d/stat", tid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof buf - 1);
-
-	if (fd >= 0)
-		(void)close(fd);
-	if (n <= 0)
-		return false;
-	buf[n] = '\0';
 	const char *at = strrchr(buf, ')');
 
 	for (int field = 0; at && field < 7; field++)
@@ -88,14 +87,9 @@ static bool path_ends_with(const char *path, size_t len, struct name name)
 static bool has_ino(int fdinfo, const char *fd, uint64_t ino)
 {
 	char buf[256];
-	int info = openat(fdinfo, fd, O_RDONLY | O_CLOEXEC);
-	ssize_t n = info < 0 ? -1 : read(info, buf, sizeof buf - 1);
 
-	if (info >= 0)
-		(void)close(info);
-	if (n <= 0)
+	if (!read_text(fdinfo, fd, buf, sizeof buf))
 		return false;
-	buf[n] = '\0';
 	const char *at = strstr(buf, "\nino:\t");
 
 	return !at || strtoull(at + 6, NULL, 10) == ino;
