@@ -536,3 +536,46 @@ def rename_to_and_fro(one, two, count):
     for _ in range(count):
         os.rename(one, two)
         os.rename(two, one)
+
+
+def mix(what, paths, count, seed):
+    """Do one thing to names taken at random, which others replace and move meanwhile; what is read must be one writer's bytes."""
+    chance = random.Random(seed)
+
+    def read(path):
+        data = get(path)
+        assert len(data) == 8192 and len(set(data)) == 1, f"torn: {len(data)} bytes, {len(set(data))} kinds"
+
+    def change(path):
+        fd = os.open(path, os.O_RDWR)
+        with at_work(fd):
+            os.pwrite(fd, bytes([chance.randrange(256)]) * os.fstat(fd).st_size, 0)
+
+    def overwrite(path):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with at_work(fd):
+            write_all(fd, bytes([chance.randrange(256)]) * 8192)
+
+    @contextlib.contextmanager
+    def at_work(fd):
+        try:
+            yield
+        except OSError as error:
+            raise AssertionError("open, but cannot be written") from error
+        finally:
+            os.close(fd)
+
+    do = {
+        "read": read,
+        "overwrite": overwrite,
+        "change": change,
+        "rename": lambda path: os.rename(path, chance.choice(paths)),
+    }[what]
+    # A writer whose name moves away and back while the kernel looks for it is sent round once more than the kernel goes.
+    tolerated = (errno.ENOENT, errno.ESTALE, errno.EBUSY) if what in ("overwrite", "change") else (errno.ENOENT,)
+    for _ in range(count):
+        try:
+            do(chance.choice(paths))
+        except OSError as error:
+            if error.errno not in tolerated:
+                raise

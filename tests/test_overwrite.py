@@ -340,3 +340,88 @@ def test_change_that_begins_after_somebody_elses_overwrite_has_its_own_old_bytes
     assert os.pwrite(fd, b"changed", 0) == 7
     os.close(fd)
     kv.eventually(lambda: other.kv.get(key) == b"changed" + OLD[7:], what="the last close is what counts")
+
+
+def test_overwriter_whose_name_has_moved_and_gone_publishes_a_new_object(any_mount, key, other):
+    moved = f"{key}.moved"
+    fd = other.os.open(key, OVERWRITE)
+    other.os.write(fd, NEW)
+    inode = os.stat(key).st_ino
+    os.rename(key, moved)
+    reader = os.open(moved, os.O_RDONLY)
+    os.unlink(moved)
+    other.os.close(fd)
+    assert kv.get(key) == NEW
+    assert os.stat(key).st_ino != inode
+    assert kv.read_all(reader) == OLD
+    os.close(reader)
+    any_mount.restart()
+    assert os.listdir(any_mount.path) == ["key"] and kv.get(key) == NEW
+
+
+def test_two_writers_of_a_new_name_whose_first_object_has_gone(any_mount, spawn):
+    path = any_mount.path / "key"
+    writers = [spawn() for _ in range(3)]
+    fds = [w.os.open(path, OVERWRITE | os.O_CREAT, 0o644) for w in writers]
+    inodes = set()
+    for n, (w, fd) in enumerate(zip(writers, fds, strict=True)):
+        w.os.write(fd, kv.pattern(10_000, n))
+        w.os.close(fd)
+        assert kv.get(path) == kv.pattern(10_000, n)
+        inodes.add(os.stat(path).st_ino)
+        reader = os.open(path, os.O_RDONLY)
+        os.rename(path, f"{path}.moved")
+        os.unlink(f"{path}.moved")
+        assert kv.read_all(reader) == kv.pattern(10_000, n)
+        os.close(reader)
+    assert len(inodes) == len(writers)
+    assert os.listdir(any_mount.path) == []
+
+
+def test_renamed_before_close_the_object_goes_along_with_its_attributes(any_mount, key, other):
+    os.setxattr(key, "user.note", b"mine")
+    before, free = os.stat(key), any_mount.free_bytes()
+    reader = os.open(key, os.O_RDONLY)
+    fd = other.os.open(key, OVERWRITE)
+    other.os.write(fd, NEW)
+    other.os.rename(key, f"{key}.new")
+    assert os.listdir(any_mount.path) == ["key.new"]
+    assert kv.get(f"{key}.new") == NEW and kv.read_all(reader) == OLD
+    other.os.close(fd)
+    os.close(reader)
+    for _ in ("running", "restarted"):
+        assert os.stat(f"{key}.new").st_ino == before.st_ino
+        assert os.getxattr(f"{key}.new", "user.note") == b"mine"
+        any_mount.restart()
+    kv.eventually(lambda: any_mount.free_bytes() >= free, what="the old bytes are free")
+
+
+@pytest.mark.parametrize("second_first", [False, True])
+def test_renamed_before_close_one_of_two_names_goes(any_mount, key, other, second_first):
+    names = [str(key), f"{key}.second"]
+    os.link(*names)
+    gone, stays = reversed(names) if second_first else names
+    fd = other.os.open(gone, OVERWRITE)
+    other.os.write(fd, NEW)
+    other.os.rename(gone, f"{key}.new")
+    other.os.close(fd)
+    for _ in ("running", "restarted"):
+        assert sorted(os.listdir(any_mount.path)) == sorted([os.path.basename(stays), "key.new"])
+        assert kv.get(f"{key}.new") == NEW and kv.get(stays) == OLD
+        assert os.stat(stays).st_nlink == 1
+        any_mount.restart()
+    os.unlink(stays)
+    assert os.listdir(any_mount.path) == ["key.new"]
+
+
+@pytest.mark.concurrency
+def test_names_overwritten_read_and_renamed_over_each_other(any_mount, spawn):
+    paths = [str(any_mount.path / f"key{n}") for n in range(4)]
+    others = [spawn() for _ in range(8)]
+    for n, one in enumerate(others):
+        one.begin("kv.mix", ("read", "overwrite", "rename", "change")[n % 4], paths, 1000, n)
+    for one in others:
+        one.result()
+    any_mount.restart()
+    for name in os.listdir(any_mount.path):
+        assert len(set(kv.get(any_mount.path / name))) == 1, "torn"

@@ -162,7 +162,7 @@ static bool wants_spare(struct cache *c, struct caller who, const struct found *
 	       retry_unknown(c, f->dentry.parent, f->dentry.hash, f->row.id);
 }
 
-/* The caller was sent round to write, and this is the name it comes back for: @p, or the name of @row. */
+/* The caller was sent round to write: by now the name may mean another object than the one that it opened. */
 static bool wants_version(struct cache *c, struct caller who, const struct pending *p,
 			  const struct found *f) REQUIRES(c->lock)
 {
@@ -175,13 +175,6 @@ static bool wants_version(struct cache *c, struct caller who, const struct pendi
 
 		return v && v->pending && v->pending == p;
 	}
-	bool name = p ? again->parent == p->parent && again->hash == p->hash
-		      : again->parent == f->dentry.parent && again->hash == f->dentry.hash;
-	bool object = again->object == (p ? p->object : f->row.id);
-
-	/* An open that went through a descriptor (/proc/self/fd) does not come back by name: other names are not meant. */
-	if (!name && !object)
-		return false;
 	return p || (S_ISREG(f->row.mode) && !(f->row.flags & OBJECT_IN_PLACE));
 }
 
@@ -259,6 +252,14 @@ static bool waits_for_link(struct cache *c, const struct found *f, uint64_t *ret
 	return *ret_deadline_ns > clock_mono_ns();
 }
 
+/* A name that others are making is not there yet for who wants to write to it without creating it. */
+static bool may_begin_new(struct cache *c, struct caller who, struct pending *p) REQUIRES(c->lock)
+{
+	const struct retry *again = retry_find(c, who.tid);
+
+	return p && ((again && again->answer) || pending_own(p, who.tid));
+}
+
 /* What the rows mean, unless the name changed since. Returns as lookup_begin() does. */
 static int lookup_rows(struct lookup *l, const struct found *f, struct cache_entry *ret,
 		       uint64_t *ret_deadline_ns)
@@ -272,10 +273,16 @@ static int lookup_rows(struct lookup *l, const struct found *f, struct cache_ent
 		return 0;
 	}
 	struct pending *p = pending_find(c, l->parent, l->hash, l->name);
-	bool begin = l->begin || (f->r == 0 && wants_version(c, l->who, p, f));
+	bool begin = f->r == 0 ? l->begin || wants_version(c, l->who, p, f)
+			       : l->begin && may_begin_new(c, l->who, p);
 	bool spare = wants_spare(c, l->who, f);
-	bool wait = !begin && waits_for_link(c, f, ret_deadline_ns);
-	int r = wait ? -EINPROGRESS : 0;
+	int r = 0;
+
+	if (!begin && waits_for_link(c, f, ret_deadline_ns))
+		r = -EINPROGRESS;
+	else if (!begin && l->begin && p)
+		r = lookup_pending(c, l->who, p, ret, ret_deadline_ns);
+	bool wait = r < 0;
 
 	if (!wait && !begin && !spare)
 		r = answer(c, l->who, f, p != NULL, ret);

@@ -144,12 +144,6 @@ int cache_make(struct cache *c, struct caller who, uint64_t parent, struct name 
 	return r < 0 ? r : entry_of_row(c, &m.row, ret);
 }
 
-/* One name of an object goes; shared by unlink and by rename over it. */
-struct drop {
-	struct object_row row; /* as it was; id 0: there was nothing */
-	bool last;
-};
-
 static bool first_link(void *arg, struct link_row l)
 {
 	*(struct link_row *)arg = l;
@@ -173,8 +167,8 @@ static int drop_link(struct meta_db *db, struct object_row *row, uint64_t parent
 	return r;
 }
 
-static int drop_name(struct meta_db *db, struct drop *d, uint64_t parent, uint64_t hash,
-		     struct name name, int64_t now_ns)
+int drop_name(struct meta_db *db, struct drop *d, uint64_t parent, uint64_t hash, struct name name,
+	      int64_t now_ns)
 {
 	struct object_row row = d->row;
 	int r = meta_dentry_del(db, parent, hash, name);
@@ -189,8 +183,7 @@ static int drop_name(struct meta_db *db, struct drop *d, uint64_t parent, uint64
 	return r < 0 ? r : meta_object_set(db, &row);
 }
 
-/* The same in memory. */
-static void dropped(struct cache *c, const struct drop *d, int64_t now_ns) REQUIRES(c->lock)
+void dropped(struct cache *c, const struct drop *d, int64_t now_ns)
 {
 	struct node *n = node_of(c, &d->row);
 

@@ -241,6 +241,7 @@ int pending_join(struct cache *c, struct node *v, uint64_t parent, uint64_t hash
 		p->parent = parent;
 		p->hash = hash;
 		p->object = v->row.id;
+		p->used = !v->new_object;
 		p->len = name.len;
 		memcpy(p->name, name.s, name.len);
 		list_init(&p->versions);
@@ -297,6 +298,13 @@ void writer_add(struct node *v, pid_t tid)
 	v->writers[NR_WRITERS - 1] = tid;
 }
 
+static bool knows(struct cache *c, const struct node *n, pid_t tid) REQUIRES(c->lock)
+{
+	const struct retry *again = retry_find(c, tid);
+
+	return !tid || writes(n, tid) || (again && again->answer == node_id(n));
+}
+
 /* fuse_create_open() in fs/fuse/dir.c makes a negative dentry that it has cached positive first, and gives it the reply's
  * time-out of 0 then: in between, others get to the node without a lookup. ESTALE makes the kernel look the name up. What
  * inherited the descriptor or was sent it asks by node as well. */
@@ -306,14 +314,12 @@ bool node_hidden(struct cache *c, struct node *n, struct caller who)
 	size_t len = 0;
 
 	mutex_lock(&c->lock);
-	const struct retry *again = retry_find(c, who.tid);
-	bool known = !who.tid || writes(n, who.tid) || (again && again->answer == node_id(n));
-	uint64_t ino = n->row.id;
-
-	if (n->state == NODE_PROCESSING && n->pending && !n->shown && !known) {
+	if (n->state == NODE_PROCESSING && n->pending && !n->shown && !knows(c, n, who.tid)) {
 		len = n->pending->len;
 		memcpy(name, n->pending->name, len);
 	}
+	uint64_t ino = n->row.id;
+
 	mutex_unlock(&c->lock);
 	if (len == 0)
 		return false;
@@ -342,7 +348,8 @@ struct node *pending_shared(struct pending *p)
 	for (struct list *at = p->versions.prev; at != &p->versions; at = at->prev) {
 		struct node *v = list_entry(at, struct node, pending_link);
 
-		if (v->nr_write + v->nr_reserved > 0)
+		/* What is reserved for an open that will truncate it is not to be published without that. */
+		if (v->nr_write > 0 || (v->nr_reserved > 0 && !v->truncated))
 			return v;
 	}
 	return NULL;

@@ -93,6 +93,7 @@ struct pending {
 	uint64_t parent;
 	uint64_t hash;
 	uint64_t object; /* the id of the object that all its versions are of */
+	bool used;	 /* which is, or has been, in the metadata */
 	struct list versions;
 	size_t len;
 	char name[];
@@ -277,6 +278,15 @@ uint64_t closing_until(struct cache *c, uint64_t object) REQUIRES(c->lock);
 void dir_changed(struct cache *c, uint64_t dir, int64_t now_ns, int nlink_delta) REQUIRES(c->lock);
 /** node_of - the node of the object's current version, if it is known. */
 struct node *node_of(struct cache *c, const struct object_row *row) REQUIRES(c->lock);
+/** drop_name - inside a run: one name of @d->row, which is filled in, goes; with its last name, the object. dropped - the same
+ * in memory, after the commit. */
+struct drop {
+	struct object_row row; /* as it was; id 0: there was nothing */
+	bool last;
+};
+int drop_name(struct meta_db *db, struct drop *d, uint64_t parent, uint64_t hash, struct name name,
+	      int64_t now_ns) MUST_CHECK;
+void dropped(struct cache *c, const struct drop *d, int64_t now_ns) REQUIRES(c->lock);
 /** check_free - inside a run: -EEXIST when @name is there or being made, -ENOENT when @parent is gone. */
 int check_free(struct cache *c, struct meta_db *db, uint64_t parent, uint64_t hash,
 	       struct name name) MUST_CHECK;

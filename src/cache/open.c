@@ -157,6 +157,14 @@ static int check_open(struct cache *c, struct caller who, struct node *n, int fl
 	return 0;
 }
 
+/* The caller was sent round to write and has not come back for that: @n was begun for it, and it only reads. */
+static bool reserved_for(struct cache *c, struct caller who, const struct node *n) REQUIRES(c->lock)
+{
+	const struct retry *again = retry_find(c, who.tid);
+
+	return again && again->write && again->answer == node_id(n);
+}
+
 int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
 		    struct handle **ret)
 {
@@ -170,6 +178,10 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 	mutex_lock(&c->lock);
 	if (r == -ESTALE)
 		(void)retry_note(c, who, n, flags, write);
+	if (r == 0 && !write && reserved_for(c, who, n)) {
+		retry_end(c, who);
+		r = -ESTALE;
+	}
 	if (r == 0)
 		r = S_ISREG(n->type) ? check_open(c, who, n, flags) : -EINVAL;
 	mutex_unlock(&c->lock);

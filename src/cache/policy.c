@@ -381,7 +381,7 @@ void policy_remove(struct policy *p, uint64_t id)
 		(void)set_cap(p, p->cap / 2);
 }
 
-void policy_busy(struct policy *p, uint64_t id, int by)
+bool policy_busy(struct policy *p, uint64_t id, int by)
 {
 	uint32_t slot;
 	struct entry *e = find(p, id, &slot);
@@ -389,12 +389,13 @@ void policy_busy(struct policy *p, uint64_t id, int by)
 	bool was;
 
 	if (!e)
-		return;
+		return false;
 	was = is_blocked(e);
 	users = (int64_t)e->users + by;
 	assert(users >= 0 && users <= (int64_t)USERS_MAX);
 	e->users = (uint64_t)users & USERS_MAX;
 	blocked_changed(p, slot, was);
+	return true;
 }
 
 void policy_pin(struct policy *p, uint64_t id, bool pinned)

@@ -47,8 +47,8 @@ void policy_rename(struct policy *p, uint64_t id, uint64_t name);
 /** policy_remove - it is gone for another reason than eviction: no ghost. */
 void policy_remove(struct policy *p, uint64_t id);
 /** policy_busy - @by more (fewer when negative) users keep the object from being a victim; those before policy_settle, which
- * policy_insert implies, are not among them. */
-void policy_busy(struct policy *p, uint64_t id, int by);
+ * policy_insert implies, are not among them. Returns whether the object is inside. */
+bool policy_busy(struct policy *p, uint64_t id, int by);
 /** policy_pin - never a victim while pinned. policy_grace - a victim until @until_ns only when nothing else can go; the
  * time is rounded up to the next multiple of 67 ms. 0 ends the grace. */
 void policy_pin(struct policy *p, uint64_t id, bool pinned);

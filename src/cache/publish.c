@@ -20,11 +20,13 @@ struct publish_op {
 	uint64_t from_hash;
 	bool noreplace;
 	int64_t now_ns;
+	uint64_t other_id; /* for a new object when the version's own cannot be it; 0: none to be had */
 	/* from run to done: */
-	struct object_row row; /* as published */
-	struct object_row old; /* what the name meant; id 0: nothing */
-	struct object_row
-		moved; /* what the name renamed from meant, when that is another object; id 0: nothing */
+	struct object_row row;	 /* as published */
+	struct object_row old;	 /* what the name meant; id 0: nothing */
+	struct drop renamed;	 /* what the name renamed from meant before this version */
+	bool moves;		 /* and that is the version's object, which goes along */
+	bool fresh;		 /* the version's object has never been in the metadata */
 	struct link_row
 		old_links[8]; /* other names of the object, which the kernel must look up again */
 	unsigned nr_links;
@@ -69,6 +71,8 @@ static int check_old(struct meta_db *db, struct publish_op *p, bool *ret_exists)
 	int r = meta_dentry_get(db, p->parent, p->hash, p->name, &d);
 
 	*ret_exists = false;
+	p->old.id = 0;
+	p->nr_links = 0;
 	if (r == -ENOENT)
 		return 0;
 	if (r == 0 && p->noreplace)
@@ -83,26 +87,27 @@ static int check_old(struct meta_db *db, struct publish_op *p, bool *ret_exists)
 	return r;
 }
 
-/* The name that the version was renamed from, when that has an older version published: in a rename the whole object moves. */
-static int remove_from(struct meta_db *db, struct publish_op *p)
+/* In a rename the whole object moves; what has other names stays under those as it was. */
+static int leave_from(struct meta_db *db, struct publish_op *p)
 {
 	struct dentry_row d;
-	int r = meta_dentry_get(db, p->from->parent, p->from_hash, p->from->name, &d);
+	uint64_t parent = p->from->parent;
+	int r = meta_dentry_get(db, parent, p->from_hash, p->from->name, &d);
 
 	if (r == -ENOENT)
 		return 0;
 	if (r == 0)
-		r = meta_object_get(db, d.object, &p->moved);
-	if (r == 0)
-		r = meta_dentry_del(db, p->from->parent, p->from_hash, p->from->name);
-	if (r == 0 && p->moved.nlink <= 1)
-		r = meta_object_del(db, p->moved.id);
-	else if (r == 0)
-		r = meta_link_del(db, p->moved.id,
-				  (struct link_row){ p->from->parent, p->from_hash });
-	if (r == 0)
-		r = meta_object_touch_dir(db, p->from->parent, p->now_ns, 0);
-	return r;
+		r = meta_object_get(db, d.object, &p->renamed.row);
+	if (r < 0)
+		return r;
+	p->moves = !p->old.id && p->renamed.row.id == p->seen.id && p->renamed.row.nlink <= 1;
+	if (p->moves)
+		r = meta_dentry_del(db, parent, p->from_hash, p->from->name);
+	else
+		r = drop_name(db, &p->renamed, parent, p->from_hash, p->from->name, p->now_ns);
+	if (r == 0 && p->old.id == p->renamed.row.id) /* two names of one object, now one less */
+		r = meta_object_get(db, p->old.id, &p->old);
+	return r < 0 ? r : meta_object_touch_dir(db, parent, p->now_ns, 0);
 }
 
 /* Onto an existing file: the object stays the same, with its names, and gets a new version. */
@@ -119,13 +124,16 @@ static int put_over(struct meta_db *db, struct publish_op *p)
 
 static int put_new(struct meta_db *db, struct publish_op *p)
 {
+	int r;
+
 	p->row.nlink = 1;
 	p->row.parent = p->parent;
 	p->row.hash = p->hash;
-	int r = meta_object_put(db, &p->row);
-
-	if (r == -EEXIST) { /* another version of the name was published and renamed away since */
-		p->row.id = p->row.gen;
+	if (p->moves) {
+		r = meta_object_set(db, &p->row);
+	} else {
+		if (!p->fresh)
+			p->row.id = p->other_id;
 		r = meta_object_put(db, &p->row);
 	}
 	if (r == 0)
@@ -160,12 +168,17 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 	p->already =
 		p->v->state != NODE_PROCESSING || (p->v->publishing && p->v->publishing != &p->row);
 	p->seen = p->v->row;
+	p->fresh = p->v->new_object && !(p->v->pending && p->v->pending->used);
+	p->moves = false;
+	p->renamed.row.id = 0;
 	row_of_version(c, p->v, &p->row);
 	mutex_unlock(&c->lock);
 	if (p->already)
 		return -EALREADY;
 	if (p->row.memory_bytes > c->cfg.ram_bytes)
 		return -EFBIG;
+	if (!p->fresh && !p->other_id)
+		return -ENOSPC;
 	int r = check_old(db, p, &exists);
 
 	if (r < 0)
@@ -178,7 +191,7 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 	if (p->touch)
 		r = meta_object_touch_dir(db, p->parent, p->now_ns, 0);
 	if (r == 0 && p->from)
-		r = remove_from(db, p);
+		r = leave_from(db, p);
 	if (r == 0)
 		r = exists ? put_over(db, p) : put_new(db, p);
 	if (r == 0)
@@ -187,6 +200,8 @@ static int publish_run(struct meta_db *db, struct meta_op *op)
 		return r;
 	mutex_lock(&c->lock);
 	p->v->publishing = &p->row;
+	if (p->v->pending)
+		p->v->pending->used = true;
 	mutex_unlock(&c->lock);
 	return 0;
 }
@@ -210,6 +225,8 @@ static void policy_publish(struct cache *c, struct publish_op *p) REQUIRES(c->lo
 
 	if (policy_insert(c->policy, id, name_key(p->row.parent, p->row.hash), p->v->at) == -EEXIST)
 		policy_touch(c->policy, id, p->v->at);
+	if (p->moves)
+		policy_rename(c->policy, id, name_key(p->row.parent, p->row.hash));
 	policy_settle(c->policy, id, p->row.memory_bytes);
 	policy_pin(c->policy, id, row_pinned(&p->row, clock_real_ns()));
 	policy_busy(c->policy, id, (int)p->v->nr_open); /* each handle that stays open counts */
@@ -249,11 +266,10 @@ static void published(struct cache *c, struct publish_op *p) REQUIRES(c->lock)
 	c->stats.published_bytes += p->row.memory_bytes;
 	if (p->old.id)
 		supersede(c, &p->old);
-	if (p->moved.id && p->moved.nlink <= 1) {
-		policy_remove(c->policy, p->moved.id);
-		p->moved.nlink = 0;
-		supersede(c, &p->moved);
-	}
+	if (p->moves)
+		supersede(c, &p->renamed.row);
+	else if (p->renamed.row.id)
+		dropped(c, &p->renamed, p->now_ns);
 	policy_publish(c, p);
 	seq_bump(c, p->parent, p->hash);
 	if (p->touch)
@@ -315,6 +331,7 @@ int publish(struct cache *c, struct node *v, const struct publish_at *at)
 		.from = at->from,
 		.noreplace = at->noreplace,
 		.now_ns = clock_real_ns(),
+		.other_id = meta_next_id(c->meta),
 	};
 	char *own_name = NULL;
 

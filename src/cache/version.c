@@ -85,8 +85,8 @@ static void begin(struct cache *c, struct node *v, const struct version_of *of) 
 	if (!of->old || of->truncated)
 		return;
 	v->base_gen = of->old->gen;
-	v->base_object = v->row.id;
-	policy_busy(c->policy, v->base_object, 1);
+	if (policy_busy(c->policy, v->row.id, 1))
+		v->base_object = v->row.id;
 	v->base = of->base;
 	if (v->base)
 		v->base->refs++;
