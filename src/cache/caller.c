@@ -36,7 +36,8 @@ static bool read_proc(pid_t tid, const char *what, char *ret, size_t cap)
 static pid_t tgid_of(pid_t tid)
 {
 	char buf[512];
-	const char *at = read_proc(tid, "status", buf, sizeof buf) ? strstr(buf, "\nTgid:\t") : NULL;
+	const char *at =
+		read_proc(tid, "status", buf, sizeof buf) ? strstr(buf, "\nTgid:\t") : NULL;
 
 	return at ? (pid_t)strtol(at + 7, NULL, 10) : -1;
 }

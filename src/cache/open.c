@@ -165,14 +165,9 @@ static bool reserved_for(struct cache *c, struct caller who, const struct node *
 	return again && again->write && again->answer == node_id(n);
 }
 
-int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
-		    struct handle **ret)
+static int admit_open(struct cache *c, struct caller who, struct node *n, int flags)
 {
 	bool write = (flags & O_ACCMODE) != O_RDONLY;
-	struct node *n = node_get(c, node);
-
-	if (!n)
-		return -ESTALE;
 	int r = write ? room_for(c, 0) : node_hidden(c, n, who) ? -ESTALE : 0;
 
 	mutex_lock(&c->lock);
@@ -185,6 +180,19 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 	if (r == 0)
 		r = S_ISREG(n->type) ? check_open(c, who, n, flags) : -EINVAL;
 	mutex_unlock(&c->lock);
+	return r;
+}
+
+int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags,
+		    struct handle **ret)
+{
+	bool write = (flags & O_ACCMODE) != O_RDONLY;
+	struct node *n = node_get(c, node);
+
+	if (!n)
+		return -ESTALE;
+	int r = admit_open(c, who, n, flags);
+
 	if (r == 0)
 		r = handle_new(c, n, who, flags, ret);
 	mutex_lock(&c->lock);

@@ -20,13 +20,14 @@ struct publish_op {
 	uint64_t from_hash;
 	bool noreplace;
 	int64_t now_ns;
-	uint64_t other_id; /* for a new object when the version's own cannot be it; 0: none to be had */
+	uint64_t
+		other_id; /* for a new object when the version's own cannot be it; 0: none to be had */
 	/* from run to done: */
-	struct object_row row;	 /* as published */
-	struct object_row old;	 /* what the name meant; id 0: nothing */
-	struct drop renamed;	 /* what the name renamed from meant before this version */
-	bool moves;		 /* and that is the version's object, which goes along */
-	bool fresh;		 /* the version's object has never been in the metadata */
+	struct object_row row; /* as published */
+	struct object_row old; /* what the name meant; id 0: nothing */
+	struct drop renamed;   /* what the name renamed from meant before this version */
+	bool moves;	       /* and that is the version's object, which goes along */
+	bool fresh;	       /* the version's object has never been in the metadata */
 	struct link_row
 		old_links[8]; /* other names of the object, which the kernel must look up again */
 	unsigned nr_links;
