@@ -222,12 +222,23 @@ def cramped(launch, work):
     """A daemon whose state directory is a small filesystem of its own."""
     state = work / "small"
     state.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4M,mode=700", "tmpfs", state], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16M,mode=700", "tmpfs", state], check=True)
     return launch(state_dir=state), state
 
 
+def fill(path):
+    """Write @path until its filesystem is full."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+
 def until_no_space(directory, prefix):
-    """Create keys until one fails; the names of those whose every call succeeded."""
+    """Create keys until one is refused; the names of those whose every call succeeded."""
     done = []
     for n in range(200_000):
         name = f"{prefix}{n}".ljust(200, "x")
@@ -240,31 +251,69 @@ def until_no_space(directory, prefix):
     raise AssertionError("the disk does not get full")
 
 
-def test_full_state_disk_is_enospc_and_nothing_is_lost(cramped):
+@pytest.mark.parametrize("filler", (True, False), ids=("others", "keys"))
+def test_full_state_disk_is_enospc_and_nothing_is_lost(cramped, filler):
     mount, state = cramped
     mount.expect_errors(FULL)
     kv.put(mount.path / "before", b"before")
-    ballast = state / "ballast"
-    with open(ballast, "wb") as file:
-        while True:
-            try:
-                os.write(file.fileno(), bytes(4096))
-            except OSError:
-                break
+    if filler:
+        fill(state / "filler")
     done = until_no_space(mount.path, "k")
     assert mount.running()
     assert kv.get(mount.path / "before") == b"before"
-    assert len(set(done) - set(os.listdir(mount.path))) <= 1, "all but the one whose close met the full disk"
-    ballast.unlink()
-    kv.eventually(lambda: works(mount.path / "after"), what="it works again")
-    kv.eventually(lambda: set(done) <= set(os.listdir(mount.path)), what="the last one is published late")
+    assert set(done) <= set(os.listdir(mount.path))
+    mount.restart("kill9")
+    assert set(done) | {"before"} == set(os.listdir(mount.path))
     for name in done[-50:]:
         assert kv.get(mount.path / name) == re.match(r"k(\d+)", name).group(1).encode()
-    assert kv.get(mount.path / "after") == b"x"
-    os.unlink(mount.path / "before")
+
+
+def test_full_state_disk_lets_remove_and_rename_and_nothing_new(cramped):
+    mount, state = cramped
+    mount.expect_errors(FULL)
+    kv.put(mount.path / "kept", b"kept")
+    kv.put(mount.path / "old", b"moved")
+    (mount.path / "dir").mkdir()
+    fill(state / "filler")
+    done = until_no_space(mount.path, "k")
+    for refused in (
+        lambda: (mount.path / "new").mkdir(),
+        lambda: (mount.path / "new").symlink_to("x"),
+        lambda: os.link(mount.path / "kept", mount.path / "new"),
+        lambda: os.mkfifo(mount.path / "new"),
+        lambda: os.setxattr(mount.path / "kept", "user.x", b"x"),
+        lambda: kv.put(mount.path / "kept", b"again"),
+    ):
+        with pytest.raises(OSError) as error:
+            refused()
+        assert error.value.errno == errno.ENOSPC
+    assert kv.get(mount.path / "kept") == b"kept"
+    for name in done[:100]:
+        os.unlink(mount.path / name)
+    os.rename(mount.path / "old", mount.path / "moved")
+    (mount.path / "dir").rmdir()
     mount.restart("kill9")
-    assert set(done) | {"after"} <= set(os.listdir(mount.path))
-    assert not kv.exists(mount.path / "before")
+    assert set(os.listdir(mount.path)) == set(done[100:]) | {"kept", "moved"}
+    (state / "filler").unlink()
+    kv.eventually(lambda: works(mount.path / "after"), what="it works again")
+    assert kv.get(mount.path / "moved") == b"moved"
+    kv.put(mount.path / "kept", b"again")
+    assert kv.get(mount.path / "kept") == b"again"
+
+
+def test_what_is_open_when_the_state_disk_gets_full_is_published(cramped):
+    mount, state = cramped
+    mount.expect_errors(FULL)
+    files = [open(mount.path / f"open{n}", "wb", buffering=0) for n in range(200)]
+    fill(state / "filler")
+    until_no_space(mount.path, "k")
+    for n, file in enumerate(files):
+        file.write(b"%d" % n)
+        file.close()
+    assert {f"open{n}" for n in range(200)} <= set(os.listdir(mount.path))
+    mount.restart("kill9")
+    for n in range(200):
+        assert kv.get(mount.path / f"open{n}") == b"%d" % n
 
 
 def works(path):
@@ -274,23 +323,3 @@ def works(path):
     except OSError as error:
         assert error.errno == errno.ENOSPC
         return False
-
-
-def test_removing_works_on_a_full_state_disk_or_says_so(cramped):
-    mount, state = cramped
-    mount.expect_errors(FULL)
-    done = until_no_space(mount.path, "k")
-    removed = []
-    for name in done[:100]:
-        try:
-            os.unlink(mount.path / name)
-            removed.append(name)
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-    subprocess.run(["mount", "-o", "remount,size=32M", state], check=True)
-    kv.eventually(lambda: works(mount.path / "after"), what="it works again")
-    kv.eventually(lambda: set(done) - set(removed) <= set(os.listdir(mount.path)), what="the last one is published late")
-    mount.restart("kill9")
-    there = set(os.listdir(mount.path))
-    assert not there & set(removed)
-    assert set(done) - set(removed) <= there

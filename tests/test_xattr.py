@@ -18,6 +18,7 @@ TOLD = {"tier", "replicas", "is_memory_replica", "is_local_disk_replica", "is_df
 def key(mount):
     path = mount.path / "key"
     kv.put(path, kv.pattern(100_000))
+    kv.eventually(lambda: kv.attribute(path, "status") == "COMPLETE", what="published")
     return path
 
 

@@ -90,7 +90,7 @@ static int set_size(struct cache *c, struct caller who, struct node *n, struct h
 	if (n->spare)
 		r = spare_claim(c, who, n, O_RDWR);
 	else if (fixed && (uint64_t)a.st.st_size != size_bytes)
-		r = retry_note(c, who, n, O_RDWR, true) ? -ESTALE : -EBUSY;
+		r = send_round(c, who, n, O_RDWR, true);
 	mutex_unlock(&c->lock);
 	if (r < 0 || (fixed && (uint64_t)a.st.st_size == size_bytes))
 		return r;

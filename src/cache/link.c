@@ -78,6 +78,8 @@ int cache_link(struct cache *c, struct caller who UNUSED, uint64_t node, uint64_
 	bool named = building && n->pending;
 
 	mutex_unlock(&c->lock);
+	if (r == 0 && !building)
+		r = meta_admits(c->meta);
 	/* A link is a publication: under the first name when it has one, else (O_TMPFILE) under this one. */
 	if (r == 0 && named)
 		r = publish(c, n, &(struct publish_at){ .noreplace = false });

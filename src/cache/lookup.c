@@ -319,6 +319,11 @@ int cache_lookup(struct cache *c, struct caller who, uint64_t parent, struct nam
 		if (r == 0)
 			r = lookup_rows(&l, &f, ret, ret_deadline_ns);
 	}
+	if (r < 0 && r != -EINPROGRESS) { /* the kernel does not come back for this */
+		mutex_lock(&c->lock);
+		retry_end(c, who);
+		mutex_unlock(&c->lock);
+	}
 	return r > 0 ? 0 : r;
 }
 

@@ -135,7 +135,9 @@ int cache_make(struct cache *c, struct caller who, uint64_t parent, struct name 
 		return r;
 	if (S_ISREG(what.mode))
 		return make_file(c, who, parent, name, what.mode, ret);
-	r = new_row(c, who, parent, what.mode, &m.row);
+	r = meta_admits(c->meta);
+	if (r == 0)
+		r = new_row(c, who, parent, what.mode, &m.row);
 	if (r < 0)
 		return r;
 	m.row.hash = name_hash(c->seed, name);

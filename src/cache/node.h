@@ -296,6 +296,10 @@ struct retry *retry_find(struct cache *c, pid_t tid) REQUIRES(c->lock);
 /** retry_note - remember that @who wanted to open @n; false when it was sent round already: another time is no use. */
 bool retry_note(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
 	REQUIRES(c->lock);
+/** send_round - @who needs a version of its own, or another node than @n: -ESTALE, and the kernel comes back under the name. A
+ * writer without a way round: -EBUSY; one when nothing new is let in: the error of meta_admits(). A reader without one: 0. */
+int send_round(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
+	REQUIRES(c->lock);
 void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
 /** retry_unknown - the note of a writer without a thread id that may be coming back for this name or object, or NULL. */
 struct retry *retry_unknown(struct cache *c, uint64_t parent, uint64_t hash, uint64_t object)

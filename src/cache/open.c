@@ -109,16 +109,6 @@ int handle_new(struct cache *c, struct node *n, struct caller who, int flags, st
 	return r;
 }
 
-/* A version of its own for a writer: the kernel has to come back under the name. */
-static int send_round(struct cache *c, struct caller who, struct node *n, int flags, bool write)
-	REQUIRES(c->lock)
-{
-	if (retry_note(c, who, n, flags, write))
-		return -ESTALE;
-	/* What others read must not change under them: a writer without a way round is refused. */
-	return write ? -EBUSY : 0;
-}
-
 static bool unknown_reader(struct caller who, const struct node *n)
 {
 	return !who.tid && n->state == NODE_PROCESSING && n->pending && !n->shown;
@@ -152,7 +142,7 @@ static int check_open(struct cache *c, struct caller who, struct node *n, int fl
 		int r = send_round(c, who, n, flags, write);
 
 		/* Another descriptor of it (> /dev/stdout): there is no other version to go to. */
-		return r == -EBUSY && n->nr_write > 0 ? 0 : r;
+		return r != -ESTALE && n->nr_write > 0 ? 0 : r;
 	}
 	return 0;
 }
@@ -200,14 +190,12 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 	if (r == -ENOENT && n->state != NODE_PROCESSING &&
 	    (!who.tid || send_round(c, who, n, flags, write) < 0))
 		r = -ESTALE;
-	if (r == 0) {
+	if (r != -ESTALE)
 		retry_end(c, who);
-		if (!write) {
-			(void)note_access(c, who, RUN_OPEN, n,
-					  name_key(n->row.parent, n->row.hash));
-			if (!(flags & O_NOATIME) && !c->cfg.noatime)
-				note_atime(c, n);
-		}
+	if (r == 0 && !write) {
+		(void)note_access(c, who, RUN_OPEN, n, name_key(n->row.parent, n->row.hash));
+		if (!(flags & O_NOATIME) && !c->cfg.noatime)
+			note_atime(c, n);
 	}
 	mutex_unlock(&c->lock);
 	node_put(c, n);

@@ -94,6 +94,18 @@ bool retry_note(struct cache *c, struct caller who, const struct node *n, int fl
 	return true;
 }
 
+int send_round(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
+{
+	int r = write ? meta_admits(c->meta) : 0;
+
+	if (r < 0)
+		return r;
+	if (retry_note(c, who, n, flags, write))
+		return -ESTALE;
+	/* What others read must not change under them: a writer without a way round is refused. */
+	return write ? -EBUSY : 0;
+}
+
 void retry_expire(struct cache *c, uint64_t now_ns)
 {
 	while (!list_empty(&c->retry_order)) {

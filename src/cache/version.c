@@ -95,7 +95,7 @@ static void begin(struct cache *c, struct node *v, const struct version_of *of) 
 int version_new(struct cache *c, struct caller who, const struct version_of *of, struct node **ret)
 {
 	struct object_row row;
-	int r = meta_healthy(c->meta);
+	int r = meta_admits(c->meta);
 
 	if (r == 0)
 		r = row_of_new_version(c, who, of, &row);

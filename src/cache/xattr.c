@@ -439,6 +439,8 @@ static int change(struct cache *c, uint64_t node, struct xattr_op *x)
 
 	if (r == 0 && x->len > XATTR_VALUE_BYTES)
 		r = -E2BIG;
+	if (r == 0 && x->value)
+		r = meta_admits(c->meta);
 	if (r < 0)
 		return r;
 	struct node *n = node_get(c, node);

@@ -25,7 +25,9 @@ enum {
 	WAL_PAGES_CHECKPOINT = 4000,
 	WAL_PAGES_FORCE = 8000,
 	WAL_PAGES_REST = 500,
+	WAL_PAGES_FULL = 64,	    /* instead of WAL_PAGES_CHECKPOINT while the disk is full */
 	CHECKPOINT_INTERVAL_S = 10, /* while there are commits, fewer than WAL_PAGES_CHECKPOINT */
+	FULL_INTERVAL_S = 1,	    /* while the disk is full */
 };
 
 static int on_wal(void *arg, sqlite3 *sql, const char *name, int nr_pages)
@@ -83,23 +85,26 @@ static void checkpoint(struct meta *m)
 {
 	int nr_log;
 	int left = copy_pages(m, &nr_log);
+	bool full = meta_admits(m) < 0;
 
 	/* What is left for the time of leading shall be little. */
 	for (int i = 0; i < 4 && nr_log >= WAL_PAGES_FORCE && left > WAL_PAGES_REST; i++)
 		left = copy_pages(m, &nr_log);
-	if (left == 0 || nr_log >= WAL_PAGES_FORCE)
+	if (left == 0 || full || nr_log >= WAL_PAGES_FORCE)
 		restart_wal(m);
 	/* The pages of the last commit: 1 when that started the WAL again. */
 	unsigned pages = atomic_load_explicit(&m->wal_pages, memory_order_relaxed);
 
-	atomic_store_explicit(&m->kick_at, pages + WAL_PAGES_CHECKPOINT, memory_order_relaxed);
+	atomic_store_explicit(&m->kick_at, pages + (full ? WAL_PAGES_FULL : WAL_PAGES_CHECKPOINT),
+			      memory_order_relaxed);
 }
 
 /* Waits for something to do; returns false when the thread shall end. *@kick, *@refill: what was
  * asked for. */
 static bool wait_work(struct meta *m, bool *kick, bool *refill)
 {
-	uint64_t deadline_ns = clock_mono_ns() + CHECKPOINT_INTERVAL_S * NS_PER_S;
+	uint64_t s = meta_admits(m) < 0 ? FULL_INTERVAL_S : CHECKPOINT_INTERVAL_S;
+	uint64_t deadline_ns = clock_mono_ns() + s * NS_PER_S;
 
 	mutex_lock(&m->wake_lock);
 	while (!m->stop && !m->kicked && !m->refill)
@@ -115,6 +120,16 @@ static bool wait_work(struct meta *m, bool *kick, bool *refill)
 	return !stop;
 }
 
+static void look_for_room(struct meta *m)
+{
+	if (meta_admits(m) == 0)
+		return;
+	if (atomic_load(&m->ballast) == BALLAST_GONE)
+		meta_ballast_take(m);
+	if (meta_healthy(m) < 0 && meta_probe(m) == 0)
+		log_msg(LOG_NOTICE, "meta: commits succeed again file=%s", m->path);
+}
+
 static void checkpoint_main(void *arg)
 {
 	struct meta *m = arg;
@@ -125,6 +140,7 @@ static void checkpoint_main(void *arg)
 	while (wait_work(m, &kick, &refill)) {
 		uint64_t seq = atomic_load(&m->commit_seq);
 
+		look_for_room(m);
 		if (refill && meta_reserve_ids(m) < 0)
 			log_msg(LOG_WARNING, "meta: no ids reserved ahead file=%s", m->path);
 		if (kick || (!refill && seq != seen_seq)) {

@@ -46,36 +46,51 @@ static int run_op(struct meta_db *db, struct meta_op *op)
 	return op->result < 0 && sqlite3_total_changes(db->sql) != before ? op->result : 0;
 }
 
-/* One transaction over the list @batch. @ret_by_run: a run was the reason of the failure, not begin
- * or commit. */
-static int transact(struct meta *m, struct meta_op *batch, bool *ret_by_run)
+struct attempt {
+	bool by_run;  /* a run was the reason of the failure, not begin or commit */
+	bool sick;    /* the database was */
+	bool changed; /* a transaction without a change proves nothing about the disk */
+};
+
+static int attempt(struct meta *m, struct meta_op *batch, struct attempt *ret)
 {
 	struct meta_db *db = m->writer;
 	int before = sqlite3_total_changes(db->sql);
 	bool durable = false;
-	bool sick;
 
 	for (const struct meta_op *op = batch; op; op = op->next)
 		durable = durable || op->durable;
 	int r = begin(db, durable);
 
-	*ret_by_run = r == 0;
+	ret->by_run = r == 0;
 	for (struct meta_op *op = batch; op && r == 0; op = op->next)
 		r = run_op(db, op);
-	sick = r < 0 && (!*ret_by_run || db->failed);
+	ret->sick = r < 0 && (!ret->by_run || db->failed);
 	if (r == 0) {
-		*ret_by_run = false;
+		ret->by_run = false;
 		r = db_run(db, SQL_COMMIT);
-		sick = r < 0;
+		ret->sick = r < 0;
 	}
+	ret->changed = r == 0 && sqlite3_total_changes(db->sql) != before;
 	if (r < 0)
 		rollback(db);
 	if (durable && db_exec(db, "PRAGMA synchronous=NORMAL") < 0)
 		log_msg(LOG_WARNING, "meta: commits stay slow, each with fsync file=%s", m->path);
-	/* A transaction without a change proves nothing about the disk. */
-	if (sick)
+	return r;
+}
+
+/* One transaction over the list @batch. @ret_by_run: a run was the reason of the failure. */
+static int transact(struct meta *m, struct meta_op *batch, bool *ret_by_run)
+{
+	struct attempt a;
+	int r = attempt(m, batch, &a);
+
+	if (a.sick && r == -ENOSPC && meta_ballast_drop(m))
+		r = attempt(m, batch, &a);
+	*ret_by_run = a.by_run;
+	if (a.sick)
 		atomic_store(&m->health, r);
-	else if (r == 0 && sqlite3_total_changes(db->sql) != before) {
+	if (a.changed) {
 		atomic_store(&m->health, 0);
 		(void)atomic_fetch_add(&m->commit_seq, 1);
 	}
@@ -174,6 +189,13 @@ int meta_submit(struct meta *m, struct meta_op *op)
 int meta_healthy(const struct meta *m)
 {
 	return atomic_load(&m->health);
+}
+
+int meta_admits(const struct meta *m)
+{
+	int r = meta_healthy(m);
+
+	return r == 0 && atomic_load(&m->ballast) == BALLAST_GONE ? -ENOSPC : r;
 }
 
 int meta_run_trivial(struct meta_db *db, struct meta_op *op)

@@ -313,6 +313,8 @@ static int open_database(struct meta *m, bool *ret_clean)
 	if (r == 0)
 		r = db_open(m->path, DB_CHECKPOINT, &m->limit, &m->ckpt);
 	if (r == 0)
+		meta_ballast_take(m);
+	if (r == 0)
 		r = meta_submit(m, &opened);
 	if (r == 0)
 		r = meta_reserve_ids(m);

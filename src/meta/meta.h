@@ -80,8 +80,11 @@ void meta_close(struct meta *m);
 
 /** meta_submit - run @op, wait for its commit, return its result. */
 int meta_submit(struct meta *m, struct meta_op *op) MUST_CHECK;
-/** meta_healthy - 0, or the error of the last commit when that failed (disk full, I/O): new work should be refused. */
+/** meta_healthy - 0, or the error of the last commit when that failed (disk full, I/O). */
 int meta_healthy(const struct meta *m);
+/** meta_admits - whether what is new may begin: 0, the error of the last commit, or -ENOSPC when there is only room left for
+ * what has begun and for removing. */
+int meta_admits(const struct meta *m) MUST_CHECK;
 /** meta_probe - commit a trivial change, to see whether the disk takes one again: 0 (and meta_healthy is 0), or why not. */
 int meta_probe(struct meta *m) MUST_CHECK;
 

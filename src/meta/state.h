@@ -15,6 +15,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum meta_ballast {
+	BALLAST_NONE, /* the filesystem cannot */
+	BALLAST_WHOLE,
+	BALLAST_GONE, /* let go, or never got: there is little room */
+};
+
 struct meta {
 	/* set once at open: */
 	char *path; /* absolute: readers connect later, when the working directory may be another */
@@ -25,6 +31,7 @@ struct meta {
 	struct log_limit limit;
 
 	_Atomic int health;
+	_Atomic int ballast;	     /* enum meta_ballast */
 	_Atomic uint64_t commit_seq; /* commits that changed something */
 
 	struct mutex lock;
@@ -83,6 +90,12 @@ void meta_pool_release(struct meta *m) EXCLUDES(m->pool_lock);
 bool meta_drain_readers(struct meta *m) EXCLUDES(m->pool_lock);
 /** meta_reserve_ids - one more range, durably. */
 int meta_reserve_ids(struct meta *m) MUST_CHECK;
+
+/* ballast.c */
+/** meta_ballast_take - see that it is whole; what became of that is in m->ballast. Not from two threads at once. */
+void meta_ballast_take(struct meta *m);
+/** meta_ballast_drop - the disk is full: let it go. True when that made room. */
+bool meta_ballast_drop(struct meta *m);
 
 /* checkpoint.c */
 int meta_checkpoint_start(struct meta *m) MUST_CHECK;

@@ -42,7 +42,7 @@ static inline void fixture_close(struct fixture *f)
 
 static inline void fixture_fini(struct fixture *f)
 {
-	static const char *const suffixes[] = { "", "-wal", "-shm", "-journal" };
+	static const char *const suffixes[] = { "", "-wal", "-shm", "-journal", "-ballast" };
 	char path[128];
 
 	fixture_close(f);
