@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration file: NAME = VALUE lines, read by inih line by line so that messages can name the line. */
+#include "base/attr.h"
 #include "options.h"
 
 #include <errno.h>
@@ -51,6 +52,12 @@ static char *next_line(char *buf, int cap, void *arg)
 	}
 	memcpy(buf, p->text, len);
 	buf[len] = '\0';
+	if (buf[strspn(buf, " \t")] == '[') {
+		buf[strcspn(buf, "\r\n")] = '\0';
+		failure_set(p->f, EXIT_USAGE, "%.64s: this file has no sections", buf);
+		fail_line(p);
+		return NULL;
+	}
 	p->text += len;
 	p->left -= len;
 	return buf;
@@ -79,20 +86,14 @@ static int note_name(struct file_parse *p, const char *name)
 }
 
 /* inih's handler: 1 to go on. */
-static int take_pair(void *arg, const char *section, const char *name, const char *value)
+static int take_pair(void *arg, const char *section UNUSED, const char *name, const char *value)
 {
 	struct file_parse *p = arg;
-	int r;
 
 	if (p->failed)
 		return 0;
-	if (section[0] != '\0') {
-		failure_set(p->f, EXIT_USAGE, "section [%.64s]: this file has no sections",
-			    section);
-		r = -EINVAL;
-	} else {
-		r = note_name(p, name);
-	}
+	int r = note_name(p, name);
+
 	if (r == 0)
 		r = options_set(p->o, name, value, p->f);
 	if (r < 0)

@@ -262,6 +262,7 @@ struct restore {
 	uint64_t nr;
 	uint64_t lost[DROP_BATCH]; /* objects whose bytes are gone */
 	unsigned nr_lost;
+	uint64_t nr_strays; /* files that no object has */
 	bool more;
 	int r;
 	struct map known; /* generations that the metadata knows */
@@ -388,8 +389,10 @@ static void drop_stray(void *arg, uint64_t gen)
 {
 	struct restore *s = arg;
 
-	if (!map_find(&s->known, gen))
-		memory_remove(s->c->memory, gen);
+	if (map_find(&s->known, gen))
+		return;
+	memory_remove(s->c->memory, gen);
+	s->nr_strays++;
 }
 
 static void forget_known(struct map *m)
@@ -428,7 +431,10 @@ int keeper_restore(struct cache *c)
 	if (r == 0)
 		r = memory_scan(c->memory, drop_stray, &s);
 	forget_known(&s.known);
-	if (r == 0 && (s.nr || lost))
-		log_msg(LOG_INFO, "cache: restored objects=%" PRIu64 " lost=%" PRIu64, s.nr, lost);
+	if (r == 0 && (s.nr || lost || s.nr_strays))
+		log_msg(LOG_INFO,
+			"cache: restored objects=%" PRIu64 " lost=%" PRIu64
+			" removed_files=%" PRIu64,
+			s.nr, lost, s.nr_strays);
 	return r;
 }

@@ -265,9 +265,10 @@ static void test_files(void)
 		{ "ram_size = 2G\n\nevict = perhaps\n",
 		  "conf:3: option 'evict': bad value 'perhaps'" },
 		{ "ram_size = 2G\nram_size = 3G\n", "conf:2: option 'ram_size' is set twice" },
-		{ "[mount]\nram_size = 2G\n", "conf:2: section [mount]" },
+		{ "[mount]\nram_size = 2G\n", "conf:1: [mount]: this file has no sections" },
+		{ "ram_size = 2G\n  [mount\n", "conf:2:   [mount: this file has no sections" },
+		{ "ram_size = 2G\n[mount]", "conf:2: [mount]: this file has no sections" },
 		{ "ram_size = 2G\nevict\n", "conf:2: not of the form NAME = VALUE" },
-		{ "\n[mount\n", "conf:2: not of the form NAME = VALUE" },
 		{ "= 3\n", "conf:1: unknown option ''" },
 		{ "evict = off\nno_evict = on\n", "conf:2: unknown option 'no_evict'" },
 	};
