@@ -414,6 +414,24 @@ def test_renamed_before_close_one_of_two_names_goes(any_mount, key, other, secon
     assert os.listdir(any_mount.path) == ["key.new"]
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_opened_again_before_it_is_published_it_has_the_new_bytes(launch, exists):
+    mount = launch(publish_wait="0s")
+    paths = [mount.path / f"key{n}" for n in range(300)]
+    for path in paths if exists else []:
+        kv.put(path, OLD)
+        kv.eventually(lambda path=path: kv.attribute(path, "status") == "COMPLETE", what="published")
+    for path in paths:
+        kv.put(path, NEW)
+        fd = os.open(path, os.O_RDWR)
+        assert kv.read_all(fd) == NEW
+        os.pwrite(fd, b"more", len(NEW))
+        os.close(fd)
+    mount.restart()
+    for path in paths:
+        assert kv.get(path) == NEW + b"more"
+
+
 @pytest.mark.concurrency
 def test_names_overwritten_read_and_renamed_over_each_other(any_mount, spawn):
     paths = [str(any_mount.path / f"key{n}") for n in range(4)]

@@ -46,17 +46,12 @@ static int lookup_pending(struct cache *c, struct caller who, struct pending *p,
 	return -EINPROGRESS;
 }
 
-static uint64_t id_of(const struct object_row *row)
+struct node *node_of_row(struct cache *c, const struct object_row *row)
 {
-	return S_ISREG(row->mode) ? row->gen : row->id;
-}
-
-static struct node *node_of_row(struct cache *c, const struct object_row *row) REQUIRES(c->lock)
-{
-	struct node *n = node_find(c, id_of(row));
+	struct node *n = node_of(c, row);
 
 	if (!n) {
-		n = node_new(c, id_of(row), row);
+		n = node_new(c, S_ISREG(row->mode) ? row->gen : row->id, row);
 		if (n)
 			n->counted = true;
 	}
@@ -68,7 +63,7 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 {
 	if (f->r == -ENOENT) {
 		c->stats.lookup_misses++;
-		retry_end(c, who); /* the way round ends here, or goes on with a create */
+		retry_answered(c, who, NULL);
 		bool again = note_access(c, who, RUN_LOOKUP, NULL,
 					 name_key(f->dentry.parent, f->dentry.hash));
 
@@ -82,6 +77,7 @@ static int answer(struct cache *c, struct caller who, const struct found *f, boo
 	if (!n)
 		return -ENOMEM;
 	n->shown = true;
+	retry_answered(c, who, n);
 	bool again = note_access(c, who, RUN_LOOKUP, n, name_key(f->dentry.parent, f->dentry.hash));
 	/* Another name of it may be written to without this one's dentry being known. */
 	bool shared = S_ISREG(f->row.mode) && f->row.nlink > 1;
@@ -212,6 +208,19 @@ static bool waits_to_change(struct cache *c, struct caller who, struct pending *
 	       *ret_deadline_ns > clock_mono_ns();
 }
 
+/* What the caller itself has written and closed, and it was not published in the time that lookups wait: to change it means to
+ * change that. */
+static struct node *own_closed(struct cache *c, struct caller who, struct pending *p)
+	REQUIRES(c->lock)
+{
+	const struct retry *again = retry_find(c, who.tid);
+	struct node *v = pending_own(p, who.tid);
+
+	if (!v || again->answer || (again->flags & O_TRUNC) || pending_shared(p))
+		return NULL;
+	return v->opened && !v->mappable ? v : NULL;
+}
+
 struct lookup {
 	struct cache *c;
 	struct caller who;
@@ -226,6 +235,7 @@ struct lookup {
 static int lookup_begin(struct lookup *l, struct cache_entry *ret, uint64_t *ret_deadline_ns)
 {
 	struct cache *c = l->c;
+	struct node *closed = NULL;
 	int r = 0;
 
 	mutex_lock(&c->lock);
@@ -238,8 +248,16 @@ static int lookup_begin(struct lookup *l, struct cache_entry *ret, uint64_t *ret
 		r = lookup_pending(c, l->who, p, ret, ret_deadline_ns);
 	else if (l->begin && ret_deadline_ns && waits_to_change(c, l->who, p, ret_deadline_ns))
 		r = -EINPROGRESS;
+	else if (l->begin)
+		closed = own_closed(c, l->who, p);
+	if (closed)
+		closed->refs++;
 	mutex_unlock(&c->lock);
-	return r;
+	if (!closed)
+		return r;
+	r = publish(c, closed, &(struct publish_at){ 0 });
+	node_put(c, closed);
+	return r == -EALREADY ? 0 : r;
 }
 
 /* Another name of the object is about to get new bytes. */
@@ -252,12 +270,16 @@ static bool waits_for_link(struct cache *c, const struct found *f, uint64_t *ret
 	return *ret_deadline_ns > clock_mono_ns();
 }
 
-/* A name that others are making is not there yet for who wants to write to it without creating it. */
+/* A name that others are making is not there yet for who wants to write to it without creating it, and one that the caller has
+ * made itself and closed has bytes, which are not published yet: nothing new is begun in their place. */
 static bool may_begin_new(struct cache *c, struct caller who, struct pending *p) REQUIRES(c->lock)
 {
 	const struct retry *again = retry_find(c, who.tid);
 
-	return p && ((again && again->answer) || pending_own(p, who.tid));
+	if (!p || !again)
+		return false;
+	return again->answer ||
+	       (pending_own(p, who.tid) && ((again->flags & O_TRUNC) || pending_shared(p)));
 }
 
 /* What the rows mean, unless the name changed since. Returns as lookup_begin() does. */

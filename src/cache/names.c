@@ -97,10 +97,8 @@ static void make_done(struct meta_op *op, int r)
 static int entry_of_row(struct cache *c, const struct object_row *row, struct cache_entry *ret)
 {
 	mutex_lock(&c->lock);
-	struct node *n = node_of(c, row);
+	struct node *n = node_of_row(c, row);
 
-	if (!n)
-		n = node_new(c, S_ISREG(row->mode) ? row->gen : row->id, row);
 	if (n)
 		node_entry(c, n, c->cfg.entry_timeout_ns, ret);
 	mutex_unlock(&c->lock);

@@ -112,6 +112,9 @@ struct retry {
 	pid_t tid; /* 0: unknown */
 	int flags; /* of the open */
 	bool write;
+	/* for a reader: */
+	uint64_t found; /* the node that its lookup was answered with since */
+	bool missed;	/* it was answered that there is none */
 };
 
 struct handle {
@@ -253,10 +256,6 @@ int version_bytes(struct cache *c, struct node *v) MUST_CHECK EXCLUDES(c->lock);
 /** node_file - open the node's file, unless it is: one descriptor (node.fd) for all its handles. */
 int node_file(struct cache *c, struct node *n) MUST_CHECK EXCLUDES(c->lock);
 
-/* open.c */
-int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret)
-	MUST_CHECK EXCLUDES(c->lock);
-
 /* finish.c */
 /** finish_version - the last writer of @n is gone: publish it, drop it, or wait for the end of its mappings. */
 void finish_version(struct cache *c, struct node *n) EXCLUDES(c->lock);
@@ -270,6 +269,8 @@ static inline bool xattrs_pending(const struct node *n)
 }
 
 /* lookup.c */
+/** node_of_row - the node that the row is shown as, made when there is none yet; NULL: no memory. */
+struct node *node_of_row(struct cache *c, const struct object_row *row) REQUIRES(c->lock);
 /** closing_until - until when a lookup may wait for a writer that is closing a new version of @object; 0: none. */
 uint64_t closing_until(struct cache *c, uint64_t object) REQUIRES(c->lock);
 
@@ -292,6 +293,9 @@ int check_free(struct cache *c, struct meta_db *db, uint64_t parent, uint64_t ha
 	       struct name name) MUST_CHECK;
 
 /* retry.c */
+/** version_unreserve - who was about to open @v for writing has done so, or does not come: when nobody else writes to it either, it
+ * is published, or dropped if there is nothing in it. */
+void version_unreserve(struct cache *c, struct node *v) REQUIRES(c->lock);
 struct retry *retry_find(struct cache *c, pid_t tid) REQUIRES(c->lock);
 /** retry_note - remember that @who wanted to open @n; false when it was sent round already: another time is no use. */
 bool retry_note(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
@@ -300,6 +304,8 @@ bool retry_note(struct cache *c, struct caller who, const struct node *n, int fl
  * writer without a way round: -EBUSY; one when nothing new is let in: the error of meta_admits(). A reader without one: 0. */
 int send_round(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
 	REQUIRES(c->lock);
+/** retry_answered - the lookup of @who, perhaps on its way round, was answered with @n, or NULL: the name is not there. */
+void retry_answered(struct cache *c, struct caller who, const struct node *n) REQUIRES(c->lock);
 void retry_drop(struct cache *c, struct retry *r) REQUIRES(c->lock);
 /** retry_unknown - the note of a writer without a thread id that may be coming back for this name or object, or NULL. */
 struct retry *retry_unknown(struct cache *c, uint64_t parent, uint64_t hash, uint64_t object)

@@ -53,62 +53,6 @@ static bool goes_direct(const struct node *n)
 	       (n->state != NODE_PROCESSING || n->new_object || n->truncated);
 }
 
-static int open_file(struct cache *c, struct handle *h)
-{
-	struct node *n = h->node;
-	int r = node_file(c, n);
-
-	mutex_lock(&c->lock);
-	/* A version that was begun for this open is empty as it is. */
-	bool cut = (h->flags & O_TRUNC) && h->write &&
-		   (n->state != NODE_PROCESSING || !n->pending || n->nr_open > 1);
-
-	n->written |= cut;
-	mutex_unlock(&c->lock);
-	if (r == 0 && cut)
-		r = version_bytes(c, n);
-	if (r == 0 && cut && ftruncate(n->fd, 0) < 0)
-		r = -errno;
-	return r;
-}
-
-int handle_new(struct cache *c, struct node *n, struct caller who, int flags, struct handle **ret)
-{
-	struct handle *h = calloc(1, sizeof *h);
-
-	if (!h)
-		return -ENOMEM;
-	mutex_lock(&c->lock);
-	h->node = n;
-	h->flags = flags;
-	/* Whoever opens a version first ends it with the last close, also with open(O_CREAT | O_RDONLY). */
-	h->write = (flags & O_ACCMODE) != O_RDONLY ||
-		   (n->state == NODE_PROCESSING && n->nr_write == 0 && !n->spare);
-	h->direct = goes_direct(n);
-	count_open(c, n, h->write);
-	n->nr_indirect += !h->direct;
-	mutex_unlock(&c->lock);
-	int r = open_file(c, h);
-
-	mutex_lock(&c->lock);
-	if (r != 0) {
-		n->nr_indirect -= !h->direct;
-		count_close(c, n, h->write);
-		free(h);
-	} else if (h->write) {
-		n->opened = true;
-		n->by_user |= who.uid != 0;
-		n->mappable |= h->direct && (flags & O_ACCMODE) == O_RDWR;
-		if (n->state == NODE_PROCESSING)
-			writer_add(n, who.tid);
-		n->closing_until_ns = 0;
-	}
-	mutex_unlock(&c->lock);
-	if (r == 0)
-		*ret = h;
-	return r;
-}
-
 static bool unknown_reader(struct caller who, const struct node *n)
 {
 	return !who.tid && n->state == NODE_PROCESSING && n->pending && !n->shown;
@@ -155,21 +99,96 @@ static bool reserved_for(struct cache *c, struct caller who, const struct node *
 	return again && again->write && again->answer == node_id(n);
 }
 
-static int admit_open(struct cache *c, struct caller who, struct node *n, int flags)
+/* Whether @n may be opened, now that @c->lock is held until the open is counted. @hidden: the caller must not see it yet. */
+static int admit(struct cache *c, struct caller who, struct node *n, int flags, bool hidden)
+	REQUIRES(c->lock)
 {
 	bool write = (flags & O_ACCMODE) != O_RDONLY;
-	int r = write ? room_for(c, 0) : node_hidden(c, n, who) ? -ESTALE : 0;
 
-	mutex_lock(&c->lock);
-	if (r == -ESTALE)
+	if (hidden) {
+		const struct retry *again = retry_find(c, who.tid);
+
+		/* It has come about just after the lookup had been told that there is none. */
+		if (again && again->missed)
+			return -ENOENT;
 		(void)retry_note(c, who, n, flags, write);
-	if (r == 0 && !write && reserved_for(c, who, n)) {
-		retry_end(c, who);
-		r = -ESTALE;
+		return -ESTALE;
 	}
+	if (!write && reserved_for(c, who, n)) {
+		retry_end(c, who);
+		return -ESTALE;
+	}
+	return S_ISREG(n->type) ? check_open(c, who, n, flags) : -EINVAL;
+}
+
+static int open_file(struct cache *c, struct handle *h, bool cut)
+{
+	struct node *n = h->node;
+	int r = node_file(c, n);
+
+	if (r == 0 && cut)
+		r = version_bytes(c, n);
+	if (r == 0 && cut && ftruncate(n->fd, 0) < 0)
+		r = -errno;
+	return r;
+}
+
+/* The open is counted: @n does not end before its close. Returns whether the file is to be truncated. */
+static bool handle_begin(struct cache *c, struct handle *h, struct node *n, int flags)
+	REQUIRES(c->lock)
+{
+	h->node = n;
+	h->flags = flags;
+	/* Whoever opens a version first ends it with the last close, also with open(O_CREAT | O_RDONLY). */
+	h->write = (flags & O_ACCMODE) != O_RDONLY ||
+		   (n->state == NODE_PROCESSING && n->nr_write == 0 && !n->spare);
+	h->direct = goes_direct(n);
+	count_open(c, n, h->write);
+	n->nr_indirect += !h->direct;
+	/* A version that was begun for this open is empty as it is. */
+	bool cut = (flags & O_TRUNC) && h->write &&
+		   (n->state != NODE_PROCESSING || !n->pending || n->nr_open > 1);
+
+	n->written |= cut;
+	return cut;
+}
+
+/* @hidden: as in admit(); NULL: @n was made for this open, and is not refused. */
+static int handle_new(struct cache *c, struct node *n, struct caller who, int flags,
+		      const bool *hidden, struct handle **ret)
+{
+	struct handle *h = calloc(1, sizeof *h);
+	bool cut = false;
+
+	if (!h)
+		return -ENOMEM;
+	mutex_lock(&c->lock);
+	int r = hidden ? admit(c, who, n, flags, *hidden) : 0;
+
 	if (r == 0)
-		r = S_ISREG(n->type) ? check_open(c, who, n, flags) : -EINVAL;
+		cut = handle_begin(c, h, n, flags);
 	mutex_unlock(&c->lock);
+	if (r < 0) {
+		free(h);
+		return r;
+	}
+	r = open_file(c, h, cut);
+	mutex_lock(&c->lock);
+	if (r != 0) {
+		n->nr_indirect -= !h->direct;
+		count_close(c, n, h->write);
+		free(h);
+	} else if (h->write) {
+		n->opened = true;
+		n->by_user |= who.uid != 0;
+		n->mappable |= h->direct && (flags & O_ACCMODE) == O_RDWR;
+		if (n->state == NODE_PROCESSING)
+			writer_add(n, who.tid);
+		n->closing_until_ns = 0;
+	}
+	mutex_unlock(&c->lock);
+	if (r == 0)
+		*ret = h;
 	return r;
 }
 
@@ -181,10 +200,11 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 
 	if (!n)
 		return -ESTALE;
-	int r = admit_open(c, who, n, flags);
+	bool hidden = !write && node_hidden(c, n, who);
+	int r = write ? room_for(c, 0) : 0;
 
 	if (r == 0)
-		r = handle_new(c, n, who, flags, ret);
+		r = handle_new(c, n, who, flags, &hidden, ret);
 	mutex_lock(&c->lock);
 	/* Evicted since the lookup: by now the name is gone, which the kernel finds when it looks again. */
 	if (r == -ENOENT && n->state != NODE_PROCESSING &&
@@ -205,42 +225,46 @@ int cache_open_file(struct cache *c, struct caller who, uint64_t node, int flags
 static int created(struct cache *c, struct caller who, struct node *v, int flags,
 		   struct cache_entry *ret, struct handle **ret_h)
 {
-	int r = handle_new(c, v, who, flags, ret_h);
+	int r = handle_new(c, v, who, flags, NULL, ret_h);
 
 	mutex_lock(&c->lock);
 	if (r == 0) {
 		c->stats.creates++;
 		node_entry(c, v, 0, ret);
-	} else if (v->nr_open == 0) {
+	} else if (v->nr_open + v->nr_reserved == 0) {
 		version_give_up(c, v);
 	}
 	mutex_unlock(&c->lock);
 	return r;
 }
 
-/* The name exists by now: an open like any other, but that the answer may name the node. */
-static int create_over(struct cache *c, struct caller who, const struct version_of *of, int flags,
-		       struct node **ret)
+/* The name exists by now: an open like any other, but that the answer may name the node. -EAGAIN: no longer as it was at @seq. */
+static int create_over(struct cache *c, struct caller who, struct version_of *of, int flags,
+		       uint64_t seq, struct node **ret)
 {
 	bool write = (flags & O_ACCMODE) != O_RDONLY;
 
 	if (!S_ISREG(of->old->mode))
 		return -ESTALE;
-	if (write && !(of->old->flags & OBJECT_IN_PLACE))
-		return version_new(c, who, of, ret);
 	mutex_lock(&c->lock);
-	struct node *n = node_find(c, of->old->gen);
+	bool same = seq == seq_of(c, of->parent, name_hash(c->seed, of->name));
+	struct node *n = same ? node_of_row(c, of->old) : NULL;
 
-	if (!n) {
-		n = node_new(c, of->old->gen, of->old);
-		if (n)
-			n->counted = true;
-	}
 	if (n)
 		n->refs++;
 	mutex_unlock(&c->lock);
-	*ret = n;
-	return n ? 0 : -ENOMEM;
+	if (!n)
+		return same ? -ENOMEM : -EAGAIN;
+	if (!write || (of->old->flags & OBJECT_IN_PLACE)) {
+		*ret = n;
+		return 0;
+	}
+	of->base = n;
+	int r = version_new(c, who, of, ret);
+
+	of->base = NULL;
+	node_put(c, n);
+	return r;
 }
 
 static int find_old(struct cache *c, uint64_t parent, struct name name, struct object_row *ret)
@@ -258,40 +282,46 @@ static int find_old(struct cache *c, uint64_t parent, struct name name, struct o
 	return r;
 }
 
-/* What a create of @name opens: a version that is being written (joined), one over what exists, or a new one. */
+/* What a create of @name opens: a version that is being written (@ret_joined, and it is reserved), one over what exists, or a
+ * new one. */
 static int create_node(struct cache *c, struct caller who, struct version_of *of, int flags,
-		       struct node **ret)
+		       struct node **ret, bool *ret_joined)
 {
+	uint64_t hash = name_hash(c->seed, of->name);
 	struct object_row old;
-	struct node *v = NULL;
+	int r;
 
-	mutex_lock(&c->lock);
-	struct pending *p = pending_find(c, of->parent, name_hash(c->seed, of->name), of->name);
+	do {
+		struct node *v = NULL;
 
-	if (p && (flags & O_EXCL)) {
+		mutex_lock(&c->lock);
+		uint64_t seq = seq_of(c, of->parent, hash);
+		struct pending *p = pending_find(c, of->parent, hash, of->name);
+
+		if (p && !(flags & (O_TRUNC | O_EXCL)))
+			v = pending_shared(p);
+		if (v) {
+			v->refs++;
+			v->nr_reserved++;
+		}
 		mutex_unlock(&c->lock);
-		return -EEXIST;
-	}
-	if (p && !(flags & O_TRUNC))
-		v = pending_shared(p);
-	if (v)
-		v->refs++;
-	mutex_unlock(&c->lock);
-	if (v) {
 		*ret = v;
-		return 0;
-	}
-	int r = find_old(c, of->parent, of->name, &old);
-
-	if (r == 0 && (flags & O_EXCL))
-		return -EEXIST;
-	if (r == -ENOENT)
-		return version_new(c, who, of, ret);
-	if (r != 0)
-		return r;
-	of->old = &old;
-	r = create_over(c, who, of, flags, ret);
-	of->old = NULL;
+		*ret_joined = v != NULL;
+		if (v)
+			return 0;
+		if (p && (flags & O_EXCL))
+			return -EEXIST;
+		r = find_old(c, of->parent, of->name, &old);
+		if (r == 0 && (flags & O_EXCL))
+			return -EEXIST;
+		if (r == -ENOENT)
+			return version_new(c, who, of, ret);
+		if (r == 0) {
+			of->old = &old;
+			r = create_over(c, who, of, flags, seq, ret);
+			of->old = NULL;
+		}
+	} while (r == -EAGAIN);
 	return r;
 }
 
@@ -303,6 +333,7 @@ int cache_create(struct cache *c, struct caller who, uint64_t parent, struct new
 				 .mode = what.mode,
 				 .truncated = what.flags & O_TRUNC };
 	struct node *v = NULL;
+	bool joined = false;
 	int r = name_check(what.name);
 
 	mutex_lock(&c->lock);
@@ -311,10 +342,14 @@ int cache_create(struct cache *c, struct caller who, uint64_t parent, struct new
 	if (r == 0)
 		r = room_for(c, 0);
 	if (r == 0)
-		r = create_node(c, who, &of, what.flags, &v);
+		r = create_node(c, who, &of, what.flags, &v, &joined);
 	if (r != 0)
 		return r;
 	r = created(c, who, v, what.flags, ret, ret_h);
+	mutex_lock(&c->lock);
+	if (joined)
+		version_unreserve(c, v);
+	mutex_unlock(&c->lock);
 	if (r == 0 && (v->row.flags & OBJECT_IN_PLACE)) {
 		r = publish(c, v, &(struct publish_at){ 0 });
 		if (r < 0) {

@@ -21,9 +21,9 @@ struct retry *retry_find(struct cache *c, pid_t tid)
 	return m ? map_entry(m, struct retry, by_tid) : NULL;
 }
 
-/* Nobody opens or is about to open the version for writing any more. */
-static void end_reserved(struct cache *c, struct node *v) REQUIRES(c->lock)
+void version_unreserve(struct cache *c, struct node *v)
 {
+	v->nr_reserved--;
 	if (v->state != NODE_PROCESSING || v->nr_write + v->nr_reserved > 0 || !v->pending)
 		return;
 	if (!v->opened || v->killed || (!v->new_object && !v->truncated && !v->written)) {
@@ -46,8 +46,7 @@ void retry_drop(struct cache *c, struct retry *r)
 	free(r);
 	if (!v)
 		return;
-	v->nr_reserved--;
-	end_reserved(c, v);
+	version_unreserve(c, v);
 	node_settle(c, v);
 }
 
@@ -59,15 +58,30 @@ void retry_end(struct cache *c, struct caller who)
 		retry_drop(c, r);
 }
 
+void retry_answered(struct cache *c, struct caller who, const struct node *n)
+{
+	struct retry *r = retry_find(c, who.tid);
+
+	if (!r)
+		return;
+	if (r->write && !n) { /* the way round ends here, or goes on with a create */
+		retry_drop(c, r);
+		return;
+	}
+	/* Of a reader it may not be the end: the kernel looks up what it knew, then, if that has gone, the name. */
+	r->found = n ? node_id(n) : 0;
+	r->missed = !n;
+}
+
 bool retry_note(struct cache *c, struct caller who, const struct node *n, int flags, bool write)
 {
 	struct retry *r = retry_find(c, who.tid);
 
 	if (who.tid == 0 && !write)
 		return false;
-	/* A reader is sent round once: if the version it then finds is overwritten as well, its bytes are still there. A writer
-	 * that comes back with the same node has not looked up a name: it opens a descriptor again (/proc/self/fd). */
-	if (r && !write && !r->write) {
+	/* A reader is sent round once: if the version that it then found is overwritten as well, its bytes are still there. A
+	 * writer that comes back with the same node has not looked up a name: it opens a descriptor again (/proc/self/fd). */
+	if (r && !write && !r->write && r->found == node_id(n)) {
 		retry_drop(c, r);
 		return false;
 	}
