@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 
 import kv
@@ -16,6 +17,7 @@ def pytest_report_header():
 def pytest_sessionstart(session):
     if not session.config.option.collectonly and not os.access(kv.BINARY, os.X_OK):
         pytest.exit(f"{kv.BINARY}: no such program; build it or set DAEMON", returncode=4)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would their children
 
 
 @pytest.fixture

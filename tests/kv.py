@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import errno
 import fcntl
+import json
 import mmap
 import os
 import pathlib
@@ -297,8 +298,8 @@ class Other:
 
     def __init__(self, uid=0, groups=(), umask=0o022):
         self._process = subprocess.Popen(
-            [sys.executable, "-E", "-s", str(TESTS / "agent.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            user=uid, group=uid, extra_groups=list(groups), umask=umask, cwd="/")
+            [sys.executable, "-E", "-s", str(TESTS / "agent.py"), json.dumps([uid, list(groups)])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, umask=umask, cwd="/")
         self.pid = self._process.pid
 
     def __getattr__(self, module):
